@@ -1,4 +1,4 @@
-"""What runs on a training host.
+"""Everything that runs on a training host.
 
-Nothing is imported here: ``tocsin.collectors.hook`` lives in the training process and must cost it nothing.
+This module imports nothing, because ``tocsin.collectors.hook`` runs in the training process and must cost it nothing.
 """

@@ -1,8 +1,8 @@
-"""The one interface of a collector: a name, a period, ``collect``.
+"""The interface of a collector: a name, a period and the method ``collect``.
 
-A source that does not exist on this host raises ``NothingHere``: said at debug
-level, no failure. Any other exception is a failure of this collector and of no
-other. The agent measures and reports success and duration of each.
+If its source does not exist on this host, a collector raises ``NothingHere``, which is logged at debug level and is no
+failure. Any other exception is a failure of this collector and of no other. The agent measures and reports
+success and duration of each.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["Collector", "CollectorError", "GpuPlace", "HostEvent", "NothingHere"
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """Something that a collector saw once; the agent makes an ``Event`` of it.
+    """A single event that a collector saw; the agent turns it into an ``Event``.
 
     Attributes:
-        name: fixed name in ``tocsin.schemas.events``.
-        source: where it was seen.
-        severity: how bad it is by itself.
+        name: name of the event, one of ``tocsin.schemas.events``.
+        source: component that saw it.
+        severity: severity of the event by itself.
         payload: JSON object.
-        rank: global rank, -1: the host.
-        job: whose, None: the jobs whose ranks hold the GPU ``payload["uuid"]`` (or ``["pci"]``), or whose
-            process is ``payload["pid"]``; where none does, every job that this host serves.
+        rank: global rank, -1 for the host.
+        job: the job concerned. None: the jobs whose ranks use the GPU ``payload["uuid"]`` (or ``["pci"]``), or whose
+            process is ``payload["pid"]``; if there are none, every job on this host.
     """
 
     name: str
@@ -41,12 +41,12 @@ class HostEvent:
 
 @dataclass(frozen=True, slots=True)
 class GpuPlace:
-    """Where a GPU is on its host: what joins a rank's word and the kernel's to a UUID.
+    """The position of a GPU on its host, which links ranks and kernel messages to its UUID.
 
     Attributes:
-        gpu: index in the order of the bus (CUDA_DEVICE_ORDER=PCI_BUS_ID, nvidia-smi), -1 = not known.
-        pci: address in the form of ``tocsin.schemas.formats.pci``, "" = not known.
-        pids: processes that compute on it, in this host's numbering, as far as the source sees them.
+        gpu: index in bus order (CUDA_DEVICE_ORDER=PCI_BUS_ID, nvidia-smi), -1 if unknown.
+        pci: bus address in the form of ``tocsin.schemas.formats.pci``, "" if unknown.
+        pids: processes that compute on it, in this host's numbering, as far as the collector sees them.
     """
 
     gpu: int = -1
@@ -56,13 +56,13 @@ class GpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one call of a collector gave.
+    """The result of one call of a collector.
 
     Attributes:
-        host: metric name -> value, for the machine.
+        host: metric name -> value, for the host.
         gpus: GPU uuid -> metric name -> value.
-        events: what was seen, oldest first.
-        places: GPU uuid -> where it is; only what this source knows.
+        events: events that were seen, oldest first.
+        places: GPU uuid -> its position, as far as this collector knows it.
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
@@ -71,25 +71,28 @@ class Reading:
     places: Mapping[str, GpuPlace] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Return whether there is anything in it."""
+        """Return whether the reading has any content."""
         return bool(self.host or self.gpus or self.events or self.places)
 
 
 class Collector(Protocol):
-    """One source on the training host. ``collect`` is called from one thread, its own."""
+    """Interface of one telemetry source on the training host; ``collect`` is always called from the same thread."""
 
     @property
     def name(self) -> str:
-        """Return the name under which success and duration are reported."""
+        """Name under which success and duration are reported."""
 
     @property
     def period_seconds(self) -> float:
-        """Return the time between two calls; calls are aligned to its multiples of the wall clock."""
+        """Time between two calls; calls are aligned to its multiples of the wall clock."""
 
     # A collector may have ``skipped: Mapping[str, int]``: what it passed over since start, by reason.
 
     def collect(self, now_ns: int) -> Reading:
-        """Return what there is to see at ``now_ns`` (Unix nanoseconds, the tick of the sample).
+        """Return the source's values and events now.
+
+        Args:
+            now_ns: tick of the sample, Unix nanoseconds.
 
         Raises:
             NothingHere: the source does not exist on this host.

@@ -1,6 +1,6 @@
-"""The agent's clock: monotonic time, slewed to the wall, corrected where the engine refuses it.
+"""The agent's clock: monotonic time, slewed to the wall clock and corrected where the engine refuses its stamps.
 
-Every part takes a ``Clock``; tests pass ``FakeClock`` and never sleep.
+All parts take a ``Clock``; tests pass ``FakeClock`` and never sleep.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 STEP_LIMIT_NS: Final = 500_000_000
-"""A difference to the wall clock beyond this is a step (an event), below it is slewed away."""
+"""Least difference to the wall clock that counts as a jump (an event); smaller ones are slewed away."""
 
 SLEW_DIVISOR: Final = 20
-"""At most 1/20 of the time that passed is corrected: half a second is gone after ten."""
+"""At most 1/20 of the elapsed time is corrected, so that half a second is gone after ten."""
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """Interface of a source of time."""
 
     def wall_ns(self) -> int:
         """Return the host's Unix time in nanoseconds; it may jump."""
 
     def mono_ns(self) -> int:
-        """Return nanoseconds of a clock that never goes back and has no meaning of its own."""
+        """Return monotonic nanoseconds from an arbitrary origin."""
 
 
 class SystemClock:
@@ -39,10 +39,10 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that moves when a test says so."""
+    """A clock for tests, moved by hand."""
 
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, mono_ns: int = 1_000_000_000_000) -> None:
-        """Start at a given time."""
+        """Start at the given times."""
         self._wall_ns = wall_ns
         self._mono_ns = mono_ns
 
@@ -55,24 +55,24 @@ class FakeClock:
         return self._mono_ns
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on both clocks."""
+        """Advance both clocks."""
         delta_ns = round(seconds * 1e9)
         self._wall_ns += delta_ns
         self._mono_ns += delta_ns
 
     def step(self, seconds: float) -> None:
-        """Jump with the wall clock alone, as an administrator or NTP does."""
+        """Move only the wall clock, as an administrator or NTP does."""
         self._wall_ns += round(seconds * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """One reading.
+    """One reading of the agent's clock.
 
     Attributes:
-        host_ns: the host's clock, slewed: what the hook's stamps are comparable with.
-        stamp_ns: ``host_ns`` minus the correction: what records are stamped with.
-        mono_ns: for durations.
+        host_ns: the host's clock, slewed; comparable with the hook's stamps.
+        stamp_ns: ``host_ns`` minus the correction; used to stamp records.
+        mono_ns: monotonic time, for durations.
     """
 
     host_ns: int
@@ -81,14 +81,14 @@ class Now:
 
     @property
     def correction_ns(self) -> int:
-        """Return what is taken from the host's times to stamp them."""
+        """Difference to subtract from the host's times to get stamps."""
         return self.host_ns - self.stamp_ns
 
 
 class SteadyClock:
-    """Monotonic time slewed to wall time.
+    """Monotonic time slewed to the wall clock.
 
-    One thread calls ``read``; ``stamp_ns`` may be asked from any thread.
+    One thread calls ``read``; the other methods may be called from any thread.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -99,9 +99,9 @@ class SteadyClock:
         self.correction_ns = 0
 
     def read(self) -> tuple[Now, int]:
-        """Return the time, and by how many nanoseconds the wall clock jumped since the last call.
+        """Return the time, and the wall clock's jump since the last call in nanoseconds.
 
-        The jump is 0 below half a second: such differences are slewed away.
+        The jump is 0 if it is below half a second; such differences are slewed away.
         """
         mono_ns = self._clock.mono_ns()
         error_ns = self._clock.wall_ns() - mono_ns - self._base_ns
@@ -113,11 +113,11 @@ class SteadyClock:
         return Now(host_ns, host_ns - self.correction_ns, mono_ns), jump_ns
 
     def stamp_ns(self) -> int:
-        """Return the corrected time without moving the slew."""
+        """Return the corrected time without changing the slew."""
         return self._clock.mono_ns() + self._base_ns - self.correction_ns
 
     def host_ns(self) -> int:
-        """Return the host's slewed time without moving the slew."""
+        """Return the host's slewed time without changing the slew."""
         return self._clock.mono_ns() + self._base_ns
 
     def mono_ns(self) -> int:

@@ -1,4 +1,4 @@
-"""``/metrics`` (Prometheus text), ``/healthz`` (alive?) and ``/readyz`` (of use?), served by one small thread.
+"""HTTP pages ``/metrics`` (Prometheus text), ``/healthz`` (alive?) and ``/readyz`` (ready?), served by one thread.
 
 ``http.server`` would cost four megabytes of memory in every agent for three pages.
 """
@@ -25,30 +25,30 @@ log = logging.getLogger(__name__)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BYTES: Final = 8192
 REQUEST_SECONDS: Final = 3.0
-"""Time for a client to say what it wants, and again to take the answer."""
+"""Most time for a client to send its request, and again to read the answer."""
 MAX_CLIENTS: Final = 64
-"""At a time; the one that came first goes when another comes. Probes say what they want at once."""
+"""Most clients at a time; when another one connects, the oldest is dropped. Probes send their request at once."""
 PAUSE_SECONDS: Final = 1.0
 _CHUNK_BYTES: Final = 1 << 16
 Health = Callable[[], tuple[bool, str]]
 
 
 class PageTakenError(ConfigError):
-    """Another process has the address."""
+    """The page's address is used by another process."""
 
     reason = "page_taken"
 
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One request.
+    """One client and its request.
 
     Attributes:
-        peer: its socket.
-        since_seconds: when it came, or when its answer was ready.
-        inbox: what it said so far.
-        outbox: what it has not read of the answer.
-        is_answered: whether its answer is in the outbox, or being made.
+        peer: socket of the client.
+        since_seconds: monotonic time of its connection, or when its answer was ready.
+        inbox: bytes received so far.
+        outbox: bytes of the answer not sent yet.
+        is_answered: whether its answer is in the outbox or being prepared.
     """
 
     peer: socket.socket
@@ -59,10 +59,10 @@ class _Client:
 
 
 class MetricsPage:
-    """Serves the pages until ``close``.
+    """HTTP server of the pages at one address, until ``close``.
 
-    No client waits for another: sockets do not block, and the metrics, which take a moment to collect, are made in a
-    thread of their own, once for all who wait for them.
+    No client waits for another. Sockets do not block, and the metrics, which take a moment to collect, are rendered in
+    a thread of their own, once for all waiting clients.
     """
 
     def __init__(
@@ -72,18 +72,18 @@ class MetricsPage:
         health: Health,
         ready: Health | None = None,
     ) -> None:
-        """Bind.
+        """Bind the address.
 
         Args:
-            address: ``HOST:PORT``; port 0: any free one.
-            families: gives the metrics; called in a thread of the page.
-            health: gives whether the process does its work, and the words for it; called in the page's thread, so
-                it must not wait for anything.
-            ready: gives whether what it needs is there, too; None: as ``health``.
+            address: ``HOST:PORT``; port 0 for any free one.
+            families: returns the metrics; called in a thread of the page.
+            health: returns whether the process works, and a sentence; called in the page's thread, so it must not
+                block.
+            ready: like ``health``, for ``/readyz``; None: ``health`` is used.
 
         Raises:
-            ConfigError: the address is none.
-            PageTakenError: the address is taken.
+            ConfigError: the text is no address.
+            PageTakenError: the address is in use.
         """
         self._families = families
         self._health = health
@@ -104,15 +104,15 @@ class MetricsPage:
 
     @property
     def port(self) -> int:
-        """Return the port that was bound."""
+        """The port that was bound."""
         return int(self._listener.getsockname()[1])
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the thread that answers."""
         self._thread.start()
 
     def close(self) -> None:
-        """Free the address."""
+        """Stop answering and free the address."""
         self._closing = True
         self._wake()
         if self._thread.ident is not None:
@@ -120,10 +120,12 @@ class MetricsPage:
         self._listener.close()
 
     def _wake(self) -> None:
+        """Wake the page's thread."""
         with contextlib.suppress(OSError):  # closed meanwhile
             self._wake_out.send(b"x")
 
     def _run(self) -> None:
+        """Serve until ``close``, then close all sockets."""
         while not self._closing:
             try:
                 self._turn()
@@ -136,6 +138,7 @@ class MetricsPage:
             end.close()
 
     def _turn(self) -> None:
+        """Wait for sockets once, process what is ready, and drop slow clients."""
         for key, mask in self._selector.select(1.0 if self._clients or self._paused_until else None):
             if key.fileobj is self._listener:
                 self._accept()
@@ -153,6 +156,7 @@ class MetricsPage:
             self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _send_rendered(self) -> None:
+        """Send rendered metrics to the clients that wait for them."""
         while self._rendered:
             clients, answer = self._rendered.popleft()
             for client in clients:
@@ -160,6 +164,7 @@ class MetricsPage:
                     self._send(client, answer)
 
     def _accept(self) -> None:
+        """Accept a client; after a failure, pause accepting."""
         try:
             peer, _ = self._listener.accept()
         except BlockingIOError:
@@ -177,6 +182,7 @@ class MetricsPage:
             self._drop(next(iter(self._clients)))
 
     def _supervised(self, client: _Client, mask: int) -> None:
+        """Read from or write to a client; drop it on an error."""
         try:
             if mask & selectors.EVENT_READ and not client.is_answered:
                 self._read(client)
@@ -190,6 +196,7 @@ class MetricsPage:
             self._drop(client)
 
     def _read(self, client: _Client) -> None:
+        """Read a client's request, and answer it when it is complete."""
         data = client.peer.recv(REQUEST_BYTES)
         client.inbox += data
         if not data or len(client.inbox) > REQUEST_BYTES:
@@ -203,7 +210,7 @@ class MetricsPage:
                 self._send(client, answer)
 
     def _answer(self, request: bytes) -> bytes | None:
-        """The answer, None: it is the metrics, which take a moment."""
+        """Return the answer to a request, None for the metrics, which are rendered separately."""
         method, _, rest = request.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in {b"GET", b"HEAD"}:
@@ -216,12 +223,13 @@ class MetricsPage:
         return _page("404 Not Found", "here are /metrics, /healthz and /readyz\n")
 
     def _render(self, client: _Client) -> None:
+        """Queue a client for the metrics, and start rendering them if nobody waited before."""
         self._rendering.append(client)
         if len(self._rendering) == 1:
             threading.Thread(target=self._collect, name="metrics-text", daemon=True).start()
 
     def _collect(self) -> None:
-        """Make the metrics' text, in a thread of its own."""
+        """Render the metrics for all waiting clients; runs in a thread of its own."""
         try:
             answer = _page("200 OK", render(self._families()))
         except Exception:  # noqa: BLE001  # supervising: a metric that fails must not end the pages
@@ -232,6 +240,7 @@ class MetricsPage:
         self._wake()
 
     def _send(self, client: _Client, answer: bytes) -> None:
+        """Send an answer to a client, as much as its socket takes now."""
         client.outbox += answer
         client.since_seconds = time.monotonic()
         try:
@@ -242,6 +251,7 @@ class MetricsPage:
             self._drop(client)
 
     def _flush(self, client: _Client) -> None:
+        """Send more of a client's answer; drop the client when all is sent."""
         sent = client.peer.send(client.outbox)
         del client.outbox[:sent]
         if client.outbox:
@@ -250,6 +260,7 @@ class MetricsPage:
             self._drop(client)
 
     def _drop(self, client: _Client) -> None:
+        """Close a client's connection."""
         if client in self._clients:
             del self._clients[client]
             self._selector.unregister(client.peer)
@@ -257,12 +268,12 @@ class MetricsPage:
 
 
 class Pages:
-    """The pages of one process at all its addresses: each has a listener, a thread and limits of its own.
+    """The pages of one process at all its addresses; each address has its own listener, thread and limits.
 
-    So whoever floods the one that Prometheus reads over the network delays no probe on the loopback one.
+    So a flood of the address that Prometheus reads over the network delays no probe at the loopback one.
 
     Attributes:
-        words: for each address, where it is or why it is not there.
+        words: for each address, where its page is, or why there is none.
     """
 
     def __init__(
@@ -272,16 +283,16 @@ class Pages:
         health: Health,
         ready: Health,
     ) -> None:
-        """Bind what is free; an address that is taken is said, and nothing else stops for it.
+        """Bind all free addresses; one that is in use is logged and left out.
 
         Args:
-            addresses: ``HOST:PORT``, several separated by commas or blanks, "" = none.
-            families: as for ``MetricsPage``; so are the others.
-            health: see there.
-            ready: see there.
+            addresses: ``HOST:PORT``, several separated by commas or blanks; "" for none.
+            families: as for ``MetricsPage``.
+            health: as for ``MetricsPage``.
+            ready: as for ``MetricsPage``.
 
         Raises:
-            ConfigError: one of them is no address.
+            ConfigError: one of the texts is no address.
         """
         self._pages: list[MetricsPage] = []
         self.words: list[str] = []
@@ -296,17 +307,18 @@ class Pages:
             self.words.append(f"{address.rpartition(':')[0]}:{page.port}")
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start answering at all addresses."""
         for page in self._pages:
             page.start()
 
     def close(self) -> None:
-        """Free the addresses."""
+        """Stop answering and free all addresses."""
         for page in self._pages:
             page.close()
 
 
 def _bind(address: str) -> socket.socket:
+    """Return a listening socket at an address."""
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and len(port) <= 5):
         raise ConfigError("metrics-listen", address, "HOST:PORT")
@@ -321,6 +333,7 @@ def _bind(address: str) -> socket.socket:
 
 
 def _page(status: str, body: str) -> bytes:
+    """Return an HTTP response with a plain text body."""
     data = body.encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"

@@ -1,8 +1,10 @@
-"""Who may speak for a rank: the process that said so first, its descendants, and the ancestors that it had then.
+"""Ownership of ranks: which processes may send datagrams for a rank.
 
-The kernel says who sent a datagram (process id and user); a process id with its start time is one process for good. A
-process in a pid namespace that the agent does not see has the process id 0 for it: then the user is all there is to go
-by. Such a rank is bound to its user, and two containers of one user can speak for each other.
+Allowed are the process that sent for the rank first, its descendants, and the ancestors that it had then.
+
+The kernel states who sent a datagram (process id and user). A process id with its start time is unique. A process
+in a pid namespace that the agent does not see has the process id 0 for it; then only the user is known. Such a rank is
+bound to its user, and two containers of one user can send for each other.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ MAX_ANCESTORS: Final = 32
 
 
 class LocalSender(NamedTuple):
-    """Who sent a datagram, as the kernel says.
+    """The process and user that sent a datagram, from the kernel.
 
     Attributes:
-        pid: process id in the agent's namespace, 0 = not visible from there.
-        uid: user, -1 = unknown.
+        pid: process id in the agent's namespace, 0 if not visible from there.
+        uid: user id, -1 if unknown.
     """
 
     pid: int
@@ -29,21 +31,21 @@ class LocalSender(NamedTuple):
 
 
 class Life(Enum):
-    """What is known of a process."""
+    """Whether a process runs, is gone, or cannot be seen."""
 
     RUNS = "runs"
     GONE = "gone"
     HIDDEN = "hidden"
-    """It cannot be seen: another pid namespace, or a /proc that shows each user its own only."""
+    """The process cannot be seen: another pid namespace, or a /proc that shows each user only its own processes."""
 
 
 class Sight(NamedTuple):
-    """A look at a process.
+    """The observed state of a process.
 
     Attributes:
         life: whether it runs.
-        start_ticks: when it started, 0 where it does not run or is hidden.
-        parent_pid: its parent, 0 = none, or not known.
+        start_ticks: start time in clock ticks, 0 if it does not run or is hidden.
+        parent_pid: process id of its parent, 0 for none or unknown.
     """
 
     life: Life
@@ -52,23 +54,23 @@ class Sight(NamedTuple):
 
 
 class Processes(Protocol):
-    """Looks at processes, and watches those of ranks."""
+    """Interface to look at processes and to watch those of ranks."""
 
     def settle(self, job: JobKey, rank: int) -> None:
         """Stop watching a rank's process."""
 
     def look(self, pid: int) -> Sight:
-        """Return what is known of a process now."""
+        """Return the observed state of a process now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that a rank is bound to.
+    """The process to which a rank is bound.
 
     Attributes:
-        sender: it.
-        sight: what was seen of it when the rank was bound to it.
-        ancestors: process id -> start ticks of its parents at that time.
+        sender: the process and its user.
+        sight: its observed state when the rank was bound to it.
+        ancestors: process id -> start ticks of its ancestors at that time.
     """
 
     sender: LocalSender
@@ -77,7 +79,7 @@ class Holder:
 
 
 def holder_of(sender: LocalSender, processes: Processes) -> Holder:
-    """Return what binds a rank to a sender."""
+    """Return the binding of a rank to a sender, with the sender's present state and ancestors."""
     sight = processes.look(sender.pid)
     ancestors: dict[int, int] = {}
     parent = sight.parent_pid
@@ -91,7 +93,7 @@ def holder_of(sender: LocalSender, processes: Processes) -> Holder:
 
 
 def is_same(holder: Holder, sender: LocalSender, processes: Processes) -> bool:
-    """Return whether the sender is the very process that holds the rank, and not one that got its id later."""
+    """Return whether the sender is the process that holds the rank, and not another one with a reused id."""
     if sender.pid != holder.sender.pid:
         return False
     now = processes.look(sender.pid)
@@ -101,7 +103,7 @@ def is_same(holder: Holder, sender: LocalSender, processes: Processes) -> bool:
 
 
 def is_family(holder: Holder, sender: LocalSender, processes: Processes) -> bool:
-    """Return whether a sender may speak for the rank: the holder, a descendant, an ancestor as recorded."""
+    """Return whether a sender may send for the rank: its holder, a descendant, or one of the recorded ancestors."""
     if not sender.pid or not holder.sender.pid:
         return sender == holder.sender
     if sender.pid == holder.sender.pid:
@@ -119,7 +121,7 @@ def is_family(holder: Holder, sender: LocalSender, processes: Processes) -> bool
 
 
 def still_runs(holder: Holder, processes: Processes) -> bool:
-    """Return whether the holder's process is there now; one that cannot be seen counts as there."""
+    """Return whether the holder's process still runs; one that cannot be seen counts as running."""
     now = processes.look(holder.sender.pid)
     if now.life is Life.RUNS and holder.sight.life is Life.RUNS:
         return now.start_ticks == holder.sight.start_ticks

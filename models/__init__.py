@@ -1,1 +1,1 @@
-"""Numbers in, scores out: array decoding, detectors, baselines, training."""
+"""Pure numerics: decoding of telemetry into arrays, detectors' scoring methods, trained models and their training."""

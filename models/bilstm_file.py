@@ -1,4 +1,4 @@
-"""The networks of ``bilstm`` as bytes: a sealed head that names their families, then each network's own file."""
+"""File format of the ``bilstm`` detector: a sealed head that lists operation families, then each family's network."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from tocsin.models.sealed import refuse, seal, unseal
 from tocsin.schemas.reasons import ModelRefusal
 
 FORMAT_NAME: Final = "bilstm/1"
+"""The format word of a ``bilstm`` model in registries and announcements."""
 MAGIC: Final = b"TCBLS"
 FORMAT_VERSION: Final = 1
 
 
 def encode_bilstm(networks: Mapping[str, OcnnModel]) -> bytes:
-    """Write them; the same networks always give the same bytes.
+    """Return several OC-NN networks as one file; the same networks always give the same bytes.
 
     Args:
-        networks: family -> its network; at least one.
+        networks: operation family (``FAMILIES``) -> its network; at least one.
     """
     parts = {family: networks[family].to_bytes() for family in FAMILIES if family in networks}
     head = {"parts": [[family, len(data)] for family, data in parts.items()]}
@@ -27,10 +28,13 @@ def encode_bilstm(networks: Mapping[str, OcnnModel]) -> bytes:
 
 
 def decode_bilstm(data: bytes) -> dict[str, OcnnModel]:
-    """Read what ``encode_bilstm`` wrote.
+    """Read a file of ``encode_bilstm``.
+
+    Returns:
+        Operation family -> its network.
 
     Raises:
-        ModelRefusedError: it is cut short, damaged, newer than this program, or does not fit together.
+        ModelRefusedError: the file is cut short, damaged, newer than this program, or its parts do not fit together.
     """
     head, body = unseal(data, MAGIC, FORMAT_VERSION)
     try:

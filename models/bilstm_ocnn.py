@@ -1,14 +1,15 @@
 """A Bi-LSTM with the one-class objective of OC-NN over distributions of operation times: inference in numpy.
 
-In the manner of DistAD (a withdrawn preprint) with OC-NN (Chalapathy et al. 2018); it reproduces neither.
-A rank's last ``sequence_count`` windows of features go through both directions; online, the backward pass
-sees only these, never the future. Then
+It follows the approach of DistAD (a withdrawn preprint) with OC-NN (Chalapathy et al. 2018); it reproduces neither.
+
+A rank's last ``sequence_count`` windows of features go through both directions. Online, the backward pass
+sees only these windows, never the future. Then
 
     y = w . g(V x)                x: last forward and last backward state, g: sigmoid
     S = y - r,  S < 0: anomaly    r: nu-quantile of y on normal data
 
 g is bounded because with a linear g the objective is degenerate: it goes to zero or grows without bound
-(``seed-systems-b.md`` 4.2). ``collapse_of`` finds a model that learned nothing.
+(``seed-systems-b.md`` 4.2). ``collapse_of`` detects a model that learned nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ Singles = NDArray[np.float32]
 
 KIND = "bilstm_ocnn/1"
 CLIP_SIGMAS = 5.0
-"""Standardised features are cut here: one wild feature is enough to be odd, and must not drown the others."""
+"""Standardised features are clipped to plus or minus this. One extreme feature is enough for an alarm, and without the
+clip it would drown all others."""
 _LSTM = ("input", "state", "bias")
 ARRAYS = ("mean", "deviation", *(f"{way}_{part}" for way in ("forward", "backward") for part in _LSTM), "V", "w")
 """Weights by name: ``forward_input`` (4H, F), ``forward_state`` (4H, H), ``forward_bias`` (4H,), the same
@@ -40,17 +42,17 @@ _NUMBERS = ("quantile_score", "median_score", "line_factor", "nu_ratio")
 
 @dataclass(frozen=True, slots=True)
 class OcnnModel:
-    """A trained model.
+    """A trained Bi-LSTM one-class network: its weights, its alarm line and the vocabulary of its features.
 
     Attributes:
-        vocabulary: the classes of its features.
-        sequence_count: windows that it looks back over.
-        weights: see ``ARRAYS``.
-        quantile_score: r.
-        median_score: y of the middle normal sequence.
-        line_factor: the alarm line lies this many times as far below the middle as r.
-        nu_ratio: share of normal sequences that may lie below r.
-        bounded: g is a sigmoid; False: linear, which is never accepted.
+        vocabulary: the operation classes of its features.
+        sequence_count: number of consecutive windows in one input sequence.
+        weights: arrays by name, see ``ARRAYS``.
+        quantile_score: r, the nu-quantile of the output y on normal data.
+        median_score: median of y over normal sequences.
+        line_factor: distance of the alarm line below ``median_score``, in units of ``median_score - quantile_score``.
+        nu_ratio: share of normal sequences that may have y below r.
+        bounded: True: g is a sigmoid. False: g is linear; such a model is never accepted.
     """
 
     vocabulary: Vocabulary
@@ -63,13 +65,13 @@ class OcnnModel:
     bounded: bool = True
 
     def encode(self, sequences: Singles) -> Singles:
-        """Sequences as the states that both directions end in.
+        """Return the last hidden states of the forward and the backward pass for each sequence.
 
         Args:
             sequences: features, shape (ranks, ``sequence_count``, features).
 
         Returns:
-            Shape (ranks, 2 H).
+            Both states one after the other, shape (ranks, 2 H).
         """
         weights = self.weights
         scaled = (sequences - weights["mean"]) / weights["deviation"]
@@ -79,16 +81,26 @@ class OcnnModel:
         return np.concatenate(ends, axis=1)
 
     def outputs(self, sequences: Singles) -> Singles:
-        """Return y of each sequence: low is odd."""
+        """Return y of each sequence, shape (ranks,); the lower, the more anomalous.
+
+        Args:
+            sequences: features, shape (ranks, ``sequence_count``, features).
+        """
         hidden = self.encode(sequences) @ self.weights["V"].T
         y: Singles = (_sigmoid(hidden) if self.bounded else hidden) @ self.weights["w"]
         return y
 
     def scores(self, sequences: Singles) -> NDArray[np.float64]:
-        """How odd each sequence is: at least 0, high is bad, 1.0 is the alarm line.
+        """Return the anomaly score of each sequence: at least 0, high is bad, 1.0 is the alarm line.
+
+        Args:
+            sequences: features, shape (ranks, ``sequence_count``, features).
+
+        Returns:
+            Shape (ranks,).
 
         Raises:
-            FieldError: another shape than the model takes, or a feature that is no number.
+            FieldError: the shape is not the one that the model takes, or a feature is not finite.
         """
         wanted = (self.sequence_count, feature_count(self.vocabulary.class_count))
         if sequences.ndim != 3 or sequences.shape[1:] != wanted:
@@ -100,7 +112,7 @@ class OcnnModel:
         return np.maximum(0.0, below / line)
 
     def to_bytes(self) -> bytes:
-        """The model as a file."""
+        """Return the model as a weights file; ``read_model`` reads it."""
         head = {
             "vocabulary": list(self.vocabulary.words),
             "sequence_count": self.sequence_count,
@@ -114,11 +126,13 @@ class OcnnModel:
 
 
 def read_model(payload: bytes) -> OcnnModel:
-    """Take back what ``to_bytes`` gave.
+    """Read a model file of ``OcnnModel.to_bytes`` and check that it can be used.
+
+    Refused are also weights that went to zero or grew without bound (``CollapseLines``): they would give every sequence
+    the same score.
 
     Raises:
-        ModelRefusedError: damaged, of another kind, with numbers that cannot be, or with weights that went to zero
-            or grew without bound (``CollapseLines``): it would score everything the same.
+        ModelRefusedError: the file is damaged, of another kind, has values out of range or collapsed weights.
     """
     head, arrays = read_weights(KIND, payload)
     words, count = head.get("vocabulary"), head.get("sequence_count")
@@ -144,22 +158,21 @@ def read_model(payload: bytes) -> OcnnModel:
 
 @dataclass(frozen=True, slots=True)
 class CollapseLines:
-    """When a model has learned nothing.
+    """Limits beyond which a model counts as collapsed, that is, as having learned nothing.
 
     Attributes:
-        min_weight_norm: |w|, |V| or |r| below this: everything went to zero (``seed-systems-b.md`` 4.2). Features move
-            an output by at most |w| |V| sqrt(2 H) / 4; of models that were trained, both are above 1. Also the input
-            weights of both directions together: below it no state knows the features.
-        max_weight_norm: |w| above this: it grows without bound.
-        min_spread_ratio: outputs of normal data whose middle lies less than this share of r above r are one
-            constant. 1e-4: float32 sums agree between libraries to about 1e-6 of the sum, and a line that
-            is drawn with a hundred of those is a line.
-        min_feature_sigmas: encoded states, of normal and shuffled data together, that differ by less are one
-            point: the hypersphere collapsed. They lie in -1 to 1.
-        min_shuffled_ratio: of sequences whose features stand in a random order at least this share must be
-            at the alarm line; a model that lets half of the nonsense pass looks at nothing.
-        rate_sigmas: the share of held-out normal sequences below r may differ from nu by so many standard
-            deviations of chance (5.4 D2).
+        min_weight_norm: least norm of w, of V and of r; below it everything went to zero (``seed-systems-b.md`` 4.2).
+            Features move an output by at most |w| |V| sqrt(2 H) / 4; in trained models both norms are above 1. The same
+            limit holds for the input weights of both directions together: below it no state depends on the features.
+        max_weight_norm: largest norm of w; above it the weights grew without bound.
+        min_spread_ratio: least distance from r to the median output of normal data, as a share of r; below it the
+            outputs are one constant. 1e-4, because float32 sums agree between libraries to about 1e-6 of the sum.
+        min_feature_sigmas: least standard deviation of the encoded states over normal and shuffled data together; below
+            it they are one point (hypersphere collapse). States lie in -1 to 1.
+        min_shuffled_ratio: least share of sequences with shuffled features that must reach the alarm line. A model that
+            passes half of such nonsense ignores its input.
+        rate_sigmas: how far the share of held-out normal sequences below r may differ from nu, in standard deviations
+            of a binomial share (5.4 D2).
     """
 
     min_weight_norm: float = 1e-3
@@ -171,7 +184,14 @@ class CollapseLines:
 
 
 def shuffled(sequences: Singles, seed: int) -> Singles:
-    """Each sequence with its features in a random order of its own: no normal data, with normal data's values."""
+    """Return a copy in which each sequence has its features permuted at random.
+
+    The result is no normal data but has normal data's values. All windows of one sequence use the same permutation.
+
+    Args:
+        sequences: shape (sequences, windows, features).
+        seed: seed of the permutations.
+    """
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(sequences.shape[2]), (len(sequences), 1)), axis=1)
     return np.take_along_axis(sequences, order[:, None, :], axis=2)
 
@@ -179,14 +199,14 @@ def shuffled(sequences: Singles, seed: int) -> Singles:
 def collapse_of(
     model: OcnnModel, normal: Singles, independent_count: int, lines: CollapseLines = CollapseLines()
 ) -> tuple[ModelRefusal, str] | None:
-    """Why a model is useless, None: it is not.
+    """Return why a model has learned nothing, as (reason, sentence); None if it passes all checks.
 
     Args:
-        model: as trained.
-        normal: held-out normal sequences; at least some dozens.
-        independent_count: how many of them do not overlap: sequences that share windows are not chances of
-            their own.
-        lines: when.
+        model: a trained model.
+        normal: held-out normal sequences, at least some dozens, shape (sequences, windows, features).
+        independent_count: number of held-out sequences that share no windows. Overlapping ones are not independent
+            samples for the test of the false alarm rate.
+        lines: limits of the checks.
     """
     r = model.quantile_score
     collapse = _weight_collapse_of(model.weights, r, lines)
@@ -215,7 +235,10 @@ def collapse_of(
 def _weight_collapse_of(
     weights: Mapping[str, Singles], quantile_score: float, lines: CollapseLines
 ) -> tuple[ModelRefusal, str] | None:
-    """What needs no data: the part of ``collapse_of`` that also a file is looked at for."""
+    """Return why the weights alone show a collapse, as (reason, sentence); None if they do not.
+
+    This is the part of ``collapse_of`` that needs no data, so ``read_model`` runs it on every file.
+    """
     sizes = {name: _norm(weights[name]) for name in ("w", "V")}
     if not sizes["w"] <= lines.max_weight_norm:
         return ModelRefusal.UNBOUNDED_WEIGHTS, f"|w| = {sizes['w']:.3g}: above {lines.max_weight_norm:g}"
@@ -230,15 +253,15 @@ def _weight_collapse_of(
 
 
 def _norm(values: Singles) -> float:
-    """In float64: squares of float32 overflow."""
+    """Return the Euclidean norm of an array, computed in float64 because squares of float32 overflow."""
     return float(np.linalg.norm(values.astype(np.float64)))
 
 
 def refuse_collapsed(model: OcnnModel, normal: Singles, independent_count: int) -> OcnnModel:
-    """Return the model.
+    """Return the model unchanged if it passes ``collapse_of``.
 
     Raises:
-        ModelRefusedError: it learned nothing; the reason says how that shows.
+        ModelRefusedError: the model learned nothing; the error carries the reason of ``collapse_of``.
     """
     found = collapse_of(model, normal, independent_count)
     if found is not None:
@@ -247,7 +270,14 @@ def refuse_collapsed(model: OcnnModel, normal: Singles, independent_count: int) 
 
 
 def _lstm(inputs: Singles, weights: Singles, state_weights: Singles, bias: Singles) -> Singles:
-    """Last hidden state of one direction, shape (ranks, H)."""
+    """Run one LSTM direction over its inputs and return the last hidden state, shape (ranks, H).
+
+    Args:
+        inputs: shape (ranks, windows, features).
+        weights: input weights, shape (4H, features).
+        state_weights: recurrent weights, shape (4H, H).
+        bias: shape (4H,).
+    """
     size = state_weights.shape[1]
     hidden = np.zeros((inputs.shape[0], size), np.float32)
     cell = np.zeros_like(hidden)
@@ -261,11 +291,13 @@ def _lstm(inputs: Singles, weights: Singles, state_weights: Singles, bias: Singl
 
 
 def _sigmoid(values: Singles) -> Singles:
+    """Return the logistic sigmoid of each value, computed by ``tanh`` so that nothing overflows."""
     half: Singles = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
     return half
 
 
 def _check_shapes(arrays: dict[str, NDArray[Any]], features: int) -> None:
+    """Refuse weights whose names, shapes or types are wrong, or whose ``deviation`` is not above 0."""
     if set(arrays) != set(ARRAYS):
         _refuse(ModelRefusal.MODEL_UNDECODABLE, f"arrays {sorted(arrays)}: must be {sorted(ARRAYS)}")
     size, head = arrays["forward_state"].shape[-1] if arrays["forward_state"].ndim == 2 else 0, arrays["w"].size
@@ -281,6 +313,7 @@ def _check_shapes(arrays: dict[str, NDArray[Any]], features: int) -> None:
 
 
 def _number(head: dict[str, Any], name: str) -> float:
+    """Return a finite number of a model's head as a float; refuse anything else."""
     value = head.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
         _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{name} = {value!r}: must be a number")
@@ -288,4 +321,5 @@ def _number(head: dict[str, Any], name: str) -> float:
 
 
 def _refuse(reason: ModelRefusal, text: str) -> NoReturn:
+    """Raise ``ModelRefusedError`` with this reason and sentence."""
     raise ModelRefusedError(reason.value, text)

@@ -1,11 +1,11 @@
-"""Models as they are announced: which detectors there are, how their models are written, what may stand in them.
+"""Announced models: the payload format of each detector, the bounds of its numbers, and the checks on acceptance.
 
 Each detector has one format, ``NAME/NUMBER``: a function that reads the payload, checks it and
-returns what the detector takes; the number grows when older programs could not read it. Today's
-detectors are rules with fitted numbers, so their payload is a JSON object of sections of numbers;
-what is left out keeps the detector's own value, and a name that nobody knows is an error.
+returns what the detector takes. The number grows when older programs could not read the payload. Today's
+detectors are rules with fitted numbers, so their payload is a JSON object of sections of numbers.
+A number that is left out keeps the detector's default; an unknown name is an error.
 
-``accept`` is the only way in: what it returns can be used, what it raises names the reason.
+``accept`` is the only entry: it returns a usable model or raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 ConfigT = TypeVar("ConfigT", bound="DataclassInstance")
 Numbers = Mapping[str, Mapping[str, float]]
-"""Section -> name -> value."""
+"""Numbers of a model: section -> name -> value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that was accepted.
+    """An accepted model of one detector.
 
     Attributes:
-        version: its name for people, "" = the detector's own settings.
-        fitted: what the detector takes, None: its own settings.
+        version: human-readable version, "" for the detector's default settings.
+        fitted: numbers that replace the detector's defaults, None for the defaults.
     """
 
     version: str
@@ -52,23 +52,29 @@ class Model:
 
 
 def numbers_of(model: Model | None) -> Numbers:
-    """Return the numbers that differ from the detector's own."""
+    """Return a model's numbers that replace the detector's defaults; empty for the defaults."""
     return {} if model is None or model.fitted is None else model.fitted
 
 
 def with_numbers(config: ConfigT, model: Model | None, section: str) -> ConfigT:
-    """Return a detector's settings with a section of a model's numbers in their place."""
+    """Return a detector's settings with the numbers of one section of a model put in.
+
+    Args:
+        config: the settings as a frozen dataclass; its fields have the numbers' names.
+        model: the model, None: the settings are returned unchanged.
+        section: which section of the model's numbers.
+    """
     changes: dict[str, Any] = dict(numbers_of(model).get(section, {}))
     return replace(config, **changes) if changes else config
 
 
 def version_of(model: Model | None) -> str:
-    """Return what anomalies carry, "" = the detector's own settings."""
+    """Return the model version that anomalies carry, "" for the detector's default settings."""
     return "" if model is None else model.version
 
 
 class Bounds(NamedTuple):
-    """What a number may be, both ends included."""
+    """The allowed range of a number, both ends included."""
 
     low: float
     high: float
@@ -78,11 +84,11 @@ Sections = Mapping[str, Mapping[str, Bounds]]
 
 
 class ModelFormat(NamedTuple):
-    """How one detector's models are written.
+    """The payload format of one detector's models.
 
     Attributes:
-        number: the newest that is read.
-        read: payload -> what the detector takes; raises ``ModelRefusedError``.
+        number: newest format number that this program reads.
+        read: function from payload to the detector's numbers; raises ``ModelRefusedError``.
     """
 
     number: int
@@ -90,10 +96,12 @@ class ModelFormat(NamedTuple):
 
 
 def accept(announcement: ModelAnnouncement) -> Model:
-    """Return the model that was announced.
+    """Check an announced model and return it in the form that its detector takes.
+
+    Checks the times, the detector's name, the content hash, the format number and the payload.
 
     Raises:
-        ModelRefusedError: it cannot be used; says why.
+        ModelRefusedError: the model cannot be used; the error carries the reason.
     """
     _check_time(announcement)
     name = announcement.name
@@ -118,6 +126,7 @@ def accept(announcement: ModelAnnouncement) -> Model:
 
 
 def _check_time(announcement: ModelAnnouncement) -> None:
+    """Refuse an announcement whose effective time is off a slice boundary, too soon or more than a day ahead."""
     effective_ns, notice_ns = announcement.effective_ns, announcement.effective_ns - announcement.ts_ns
     if effective_ns % BOUNDARY_NS:
         wanted = f"the begin of a slice: a multiple of {BOUNDARY_NS}"
@@ -131,14 +140,17 @@ def _check_time(announcement: ModelAnnouncement) -> None:
 
 
 def read_numbers(payload: bytes, sections: Sections) -> dict[str, dict[str, float]]:
-    """Read a JSON object of sections of numbers.
+    """Read and check a JSON object of sections of numbers.
 
     Args:
-        payload: the object.
-        sections: what may stand in it.
+        payload: the JSON text.
+        sections: allowed sections, their names and the bounds of each number.
+
+    Returns:
+        Section -> name -> value, only what the payload holds.
 
     Raises:
-        ModelRefusedError: it is none, holds what is not known, or a number that may not be.
+        ModelRefusedError: the payload is no such object, has an unknown name, or a number is out of bounds.
     """
     try:
         body = load_json(payload, "model")
@@ -155,12 +167,14 @@ def read_numbers(payload: bytes, sections: Sections) -> dict[str, dict[str, floa
 
 
 def _object(value: object, field: str) -> dict[str, object]:
+    """Return the value if it is a JSON object; refuse the model otherwise."""
     if not isinstance(value, dict):
         _refuse(ModelRefusal.MODEL_UNDECODABLE, field, value, "a JSON object")
     return value
 
 
 def _number(value: object, field: str, known: Mapping[str, Bounds], name: str) -> float:
+    """Return the value as a float if its name is known and it is within its bounds; refuse the model otherwise."""
     bounds = known.get(name)
     if bounds is None:
         _refuse(ModelRefusal.MODEL_UNDECODABLE, "field", field, f"one of {' '.join(sorted(known))}")
@@ -173,10 +187,16 @@ def _number(value: object, field: str, known: Mapping[str, Bounds], name: str) -
 
 
 def in_order(found: Numbers, section: str, own: Mapping[str, float], names: tuple[str, str]) -> None:
-    """Check that the first of two numbers is below the second; what is left out counts with the detector's own value.
+    """Check that the first of two numbers of a section is below the second.
+
+    Args:
+        found: the model's numbers.
+        section: the section of both.
+        own: the detector's defaults, used for a number that the model leaves out.
+        names: names of the smaller and of the larger number.
 
     Raises:
-        ModelRefusedError: it is not.
+        ModelRefusedError: the first is not below the second.
     """
     low, high = ({**own, **found.get(section, {})}[name] for name in names)
     if low >= high:
@@ -184,11 +204,12 @@ def in_order(found: Numbers, section: str, own: Mapping[str, float], names: tupl
 
 
 def write_numbers(numbers: Numbers) -> bytes:
-    """Return the payload of a model of numbers, always the same bytes."""
+    """Return the payload of a model of numbers as canonical JSON; the same numbers always give the same bytes."""
     return json.dumps(numbers, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _refuse(reason: ModelRefusal, field: str, value: object, must: str) -> NoReturn:
+    """Raise ``ModelRefusedError`` with a sentence "field = value: must be ..."; a long value is cut."""
     shown = repr(value)
     shown = shown if len(shown) <= 120 else shown[:117] + "..."
     raise ModelRefusedError(reason.value, f"{field} = {shown}: must be {must}")
@@ -197,76 +218,83 @@ def _refuse(reason: ModelRefusal, field: str, value: object, must: str) -> NoRet
 # -- the detectors ---------------------------------------------------------------------------------
 
 FACTOR: Final = 2.0
-"""A number may be at most so many times the program's own, or so many times less.
+"""Largest factor by which a model's number may lie above or below the program's default.
 
-Numbers that were fitted on recordings stay within it (``pipeline/lab/training/numbers.py``; what takes time may
-take four times as long). A wider door would let whoever announces a model blind a detector in all jobs: one number
-far away is enough, and so are several at the ends of wide bounds. With every number at its deaf end a machine that
-doubles the step time, or stands still, is named all the same
-(``tests/pipeline/runtime/test_model_bounds.py``)."""
+Numbers fitted on recordings stay within it (``pipeline/lab/training/numbers.py``). Wider bounds would let whoever
+announces a model blind a detector in all jobs. With every number at its least sensitive end, a machine that doubles the
+step time or stalls is still named (``tests/pipeline/runtime/test_model_bounds.py``).
+"""
 TIME_FACTOR: Final = 4.0
-"""The same for how long something must last: a fault that is named after six seconds is late, not missed."""
+"""The same limit for numbers that say how long something must last. It is wider because a fault named after six seconds
+is late, not missed."""
 
 
-def _near(own: float, low: float = 0.0, high: float = math.inf, factor: float = FACTOR) -> Bounds:
-    """Bounds around the program's own number, never beyond what the number means."""
+def _bounds_around(own: float, low: float = 0.0, high: float = math.inf, factor: float = FACTOR) -> Bounds:
+    """Return bounds from ``own / factor`` to ``own * factor``, cut to the range [low, high]."""
     return Bounds(max(low, own / factor), min(high, own * factor))
 
 
 _SUMS: Final = {
-    "max_sigmas": _near(9.0),
-    "drift_sigmas": _near(3.0, factor=1.5),  # what lies below it is never evidence, however long it lasts
-    "alarm_sum": _near(10.0),
-    "limit_ratio": _near(1.4, low=1.1),  # below 1 no sum would reach the line
-    "keep_ratio": _near(0.4),
+    "max_sigmas": _bounds_around(9.0),
+    "drift_sigmas": _bounds_around(3.0, factor=1.5),  # what lies below it is never evidence, however long it lasts
+    "alarm_sum": _bounds_around(10.0),
+    "limit_ratio": _bounds_around(1.4, low=1.1),  # below 1 no sum would reach the line
+    "keep_ratio": _bounds_around(0.4),
 }
 OWN_SUMS: Final = {"max_sigmas": 9.0, "drift_sigmas": 3.0, "alarm_sum": 10.0}
 OWN_LASTING: Final = {"min_lasting_seconds": 1.5, "max_lasting_seconds": 60.0}
 PEERS_SECTIONS: Final[Sections] = {
     "comparison": {
-        "suspicious_sigmas": _near(4.0),
-        "suspicious_rate_ratio": _near(0.1),
-        "relative_floor_ratio": _near(0.015),
-        "idle_ratio": _near(0.35),
+        "suspicious_sigmas": _bounds_around(4.0),
+        "suspicious_rate_ratio": _bounds_around(0.1),
+        "relative_floor_ratio": _bounds_around(0.015),
+        "idle_ratio": _bounds_around(0.35),
     },
     "working": _SUMS,
     "standing": _SUMS,
     "lines": {
-        "standing_share_ratio": _near(0.3),
-        "lone_standing_share_ratio": _near(0.5, high=0.9),  # at 1 nothing less than total rest would count
-        "lone_gpu_ratio": _near(0.8, high=1.0),
+        "standing_share_ratio": _bounds_around(0.3),
+        "lone_standing_share_ratio": _bounds_around(0.5, high=0.9),  # at 1 nothing less than total rest would count
+        "lone_gpu_ratio": _bounds_around(0.8, high=1.0),
     },
-    "floors": {metric.name: _near(scale_of(metric).floor) for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)},
+    "floors": {
+        metric.name: _bounds_around(scale_of(metric).floor) for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)
+    },
 }
-"""Peers: ``comparison`` of ``PeerConfig``, ``working`` and ``standing`` of ``SumConfig``, ``lines`` of
-``PeersConfig``; ``floors``: by built-in metric, no spread is below this (in its unit, packet rates as logarithms).
-Users' own metrics bring their limits with them."""
+"""Allowed numbers of a ``peers`` model and their bounds.
+
+``comparison`` sets ``PeerConfig``, ``working`` and ``standing`` set ``SumConfig``, ``lines`` sets ``PeersConfig``.
+``floors`` sets, by built-in metric, the least spread (in the metric's unit; packet rates as logarithms). Users' own
+metrics bring their limits with them.
+"""
 
 STEPS_SECTIONS: Final[Sections] = {
     "slow": {
-        "min_excess_seconds": _near(0.005),
-        "min_strength_ratio": _near(0.1),
-        "spread_factor": _near(5.0),
-        "min_share_ratio": _near(0.8, high=0.9),  # at 1 a single other step would acquit
-        "min_wait_ratio": _near(0.4, high=0.6),
-        "max_suspect_ratio": _near(0.34, low=0.26, high=0.5),  # one of four must be able to be the one
+        "min_excess_seconds": _bounds_around(0.005),
+        "min_strength_ratio": _bounds_around(0.1),
+        "spread_factor": _bounds_around(5.0),
+        "min_share_ratio": _bounds_around(0.8, high=0.9),  # at 1 a single other step would acquit
+        "min_wait_ratio": _bounds_around(0.4, high=0.6),
+        "max_suspect_ratio": _bounds_around(0.34, low=0.26, high=0.5),  # one of four must be able to be the one
     },
     "lines": {
-        "min_lasting_seconds": _near(1.5, factor=TIME_FACTOR),
-        "max_lasting_seconds": _near(60.0),
-        "lasting_scale_seconds": _near(0.4),
-        "from_start_factor": _near(4.0),
-        "from_start_seconds": _near(20.0),
-        "early_ratio": _near(0.5, high=0.9),
-        "job_strength_ratio": _near(0.25),
-        "max_volatility_ratio": _near(0.12),
-        "max_host_ratio": _near(0.125),
+        "min_lasting_seconds": _bounds_around(1.5, factor=TIME_FACTOR),
+        "max_lasting_seconds": _bounds_around(60.0),
+        "lasting_scale_seconds": _bounds_around(0.4),
+        "from_start_factor": _bounds_around(4.0),
+        "from_start_seconds": _bounds_around(20.0),
+        "early_ratio": _bounds_around(0.5, high=0.9),
+        "job_strength_ratio": _bounds_around(0.25),
+        "max_volatility_ratio": _bounds_around(0.12),
+        "max_host_ratio": _bounds_around(0.125),
     },
 }
-"""Steps: ``slow`` of ``SlowConfig``, ``lines`` of ``StepsConfig``."""
+"""Allowed numbers of a ``steps`` model and their bounds: ``slow`` sets ``SlowConfig``, ``lines`` sets ``StepsConfig``.
+"""
 
 
 def _read_peers(payload: bytes) -> Numbers:
+    """Read and check the payload of a ``peers`` model."""
     found = read_numbers(payload, PEERS_SECTIONS)
     for section in ("working", "standing"):
         in_order(found, section, OWN_SUMS, ("drift_sigmas", "max_sigmas"))
@@ -275,7 +303,11 @@ def _read_peers(payload: bytes) -> Numbers:
 
 
 def _check_reach(found: Numbers, section: str) -> None:
-    """Check that the strongest evidence still reaches the alarm line soon: these three numbers hang together."""
+    """Check that the strongest evidence still reaches the CUSUM alarm line in few windows.
+
+    The three numbers ``alarm_sum``, ``max_sigmas`` and ``drift_sigmas`` are bounded one by one; only together do they
+    give the count.
+    """
     numbers = {**OWN_SUMS, **found.get(section, {})}
     windows = numbers["alarm_sum"] / (numbers["max_sigmas"] - numbers["drift_sigmas"])
     most = TIME_FACTOR * OWN_SUMS["alarm_sum"] / (OWN_SUMS["max_sigmas"] - OWN_SUMS["drift_sigmas"])
@@ -285,6 +317,7 @@ def _check_reach(found: Numbers, section: str) -> None:
 
 
 def _read_steps(payload: bytes) -> Numbers:
+    """Read and check the payload of a ``steps`` model."""
     found = read_numbers(payload, STEPS_SECTIONS)
     in_order(found, "lines", OWN_LASTING, ("min_lasting_seconds", "max_lasting_seconds"))
     return found
@@ -294,7 +327,8 @@ FORMATS: Final[Mapping[str, ModelFormat]] = {
     "peers": ModelFormat(1, _read_peers),
     "steps": ModelFormat(1, _read_steps),
 }
-"""Detector -> how its models are written."""
+"""Detector name -> payload format of its models."""
 
 RECORDINGS_ONLY: Final = frozenset({"bilstm", "entropy", "minder"})
-"""Detectors with trained models that no running engine uses: nothing is announced to them."""
+"""Detectors with trained models that judge recordings only. No running engine uses them, so their models cannot be
+announced."""

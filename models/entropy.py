@@ -1,11 +1,11 @@
-"""Runtime entropy: how a rank's time and calls spread over its operations, and how unlike its peers' that is.
+"""Runtime entropy: how evenly a rank's time and calls spread over operations, and how far that is from its peers.
 
-Uses execution-time and call entropy as in Kong et al. (QRS-C 2021); it does not reproduce them: how the
+Uses execution-time and call entropy as in Kong et al. (QRS-C 2021). It does not reproduce them: how the
 paper combines the two was not recovered, so both numbers are kept. Natural logarithms, exclusive times.
 
-Entropy alone is blind to a permutation (two operations that swap their shares leave it unchanged), so the
-Jensen-Shannon divergence from the peers always stands beside it. Neither sign is a verdict: a slow major
-operation lowers the entropy, a slow minor one raises it. Both tails count.
+Entropy alone is blind to a permutation: two operations that swap their shares leave it unchanged. So the
+Jensen-Shannon divergence from the peers is always computed as well. The sign of a change is no verdict: a slow
+major operation lowers the entropy, a slow minor one raises it. Both tails count.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from tocsin.schemas.reasons import Reason
 FloatArray = npt.NDArray[np.float64]
 
 FEATURES = ("time_entropy", "call_entropy", "time_divergence", "call_divergence")
-"""Columns of ``Measured.values``, nats."""
+"""Columns of ``Measured.values``, all in nats."""
 _TWO_SIDED = np.array([True, True, False, False])
-"""A rank that became more like its peers than it was is no news."""
+"""For each feature, whether changes of both signs count. A divergence that falls means that a rank became more like its
+peers, which is no fault."""
 _TAIL_SIGMAS = np.array([1.96, 1.96, 1.645, 1.645])
-"""Where the 95th percentile of normal noise lies: of its size (two-sided), of itself (one-sided)."""
+"""For each feature, the 95th percentile of normal noise in standard deviations: two-sided for entropies, one-sided for
+divergences."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntropyConfig:
-    """Alarm lines.
+    """Settings and alarm line of the entropy method.
 
     Attributes:
-        min_peer_count: below so many ranks nobody can say which one moved.
-        min_operations_factor: fewer operations in a rank's window than this times their classes say nothing
-            (``seed-systems-b.md`` 5.2: refuse n < 4 K).
-        max_sigmas: alarm line, robust standard deviations of the peers (5.3: z > 4).
-        entropy_floor: no spread of an entropy is smaller, nats. 0.02 / 4: a change of 0.02 nats is what half
-            the sampling may cost (5.4 E3), so that alone is never an alarm.
-        divergence_floor: no spread of a divergence is smaller, nats. 0.001: with the line at 4 of them a
-            share of 0.25 must become 0.33 or 0.17 before it is an alarm by itself.
-        tail_peer_count: from so many ranks on the spread is taken from the peers' 95th percentile where that
-            says more than their median deviation: heavy tails (sequences of many lengths) are no fault.
-            256: a host of eight ranks is 3 % of them, and does not make that percentile.
+        min_peer_count: least number of ranks to compare; with fewer, nothing is measured.
+        min_operations_factor: a rank with fewer operations in a window than this times the number of used classes is
+            not measured (``seed-systems-b.md`` 5.2: refuse n < 4 K).
+        max_sigmas: alarm line in robust standard deviations of the peers (5.3: z > 4).
+        entropy_floor: least spread of an entropy, nats. 0.02 / 4: sampling alone may move an entropy by 0.02 nats (5.4
+            E3), and that must not be an alarm.
+        divergence_floor: least spread of a divergence, nats. 0.001: with the line at 4 of them, a share of 0.25 must
+            become 0.33 or 0.17 to be an alarm by itself.
+        tail_peer_count: with at least so many ranks, the spread is the larger of the median deviation and the one
+            implied by the peers' 95th percentile. Heavy tails (sequences of many lengths) are no fault. 256, because a
+            host of eight ranks is 3 % of them and cannot set that percentile.
     """
 
     min_peer_count: int = 3
@@ -57,14 +59,14 @@ class EntropyConfig:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One window of ranks that carry the same load.
+    """Entropies and divergences of ranks that carry the same load, for one window.
 
     Attributes:
         values: nats, shape (ranks, 4), columns as ``FEATURES``; NaN: the rank cannot be measured.
-        floors: no spread is smaller, same shape.
-        parts: what each class adds to a rank's divergences from its peers (time and calls), nats, shape
-            (ranks, classes).
-        reason: why nothing was measured, None: it was.
+        floors: least spread of each value, nats, same shape.
+        parts: contribution of each operation class to a rank's divergences from its peers (time plus calls), nats,
+            shape (ranks, classes).
+        reason: why nothing was measured, None if something was.
     """
 
     values: FloatArray
@@ -74,7 +76,11 @@ class Measured:
 
 
 def shares(amounts: FloatArray) -> FloatArray:
-    """Amounts as shares of their row's sum; a row that sums to nothing (or is not all numbers) is NaN."""
+    """Return amounts divided by their row's sum; a row whose sum is not finite and above 0 becomes NaN.
+
+    Args:
+        amounts: shape (..., classes).
+    """
     total = amounts.sum(axis=-1, keepdims=True)
     good = np.isfinite(total) & (total > 0)
     divided: FloatArray = np.where(good, amounts / np.where(good, total, 1.0), np.nan)
@@ -82,12 +88,12 @@ def shares(amounts: FloatArray) -> FloatArray:
 
 
 def entropy(amounts: FloatArray, event_count: FloatArray | None = None) -> FloatArray:
-    """Shannon entropy of each row, nats; NaN for a row without anything.
+    """Return the Shannon entropy of each row, nats; NaN for a row whose sum is not above 0.
 
     Args:
         amounts: at least 0, shape (..., classes).
-        event_count: events behind each row where they are a sample: the plug-in value is low by about
-            (K-1)/(2n), which is added (Miller-Madow). None: all events are there.
+        event_count: number of events behind each row where they are a sample. The plug-in estimate is low by about
+            (K-1)/(2n), which is added (Miller-Madow). None: the rows hold all events.
     """
     part = shares(amounts)
     found: FloatArray = -_x_log_x(part).sum(axis=-1)
@@ -98,29 +104,29 @@ def entropy(amounts: FloatArray, event_count: FloatArray | None = None) -> Float
 
 
 def divergence_parts(left: FloatArray, right: FloatArray) -> FloatArray:
-    """What each class adds to the Jensen-Shannon divergence of two rows of shares, nats, at least 0."""
+    """Return the contribution of each class to the Jensen-Shannon divergence of two rows of shares, nats, each >= 0."""
     middle = (left + right) / 2
     return np.maximum(0.0, (_x_log_x(left) + _x_log_x(right)) / 2 - _x_log_x(middle))
 
 
 def jensen_shannon(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Jensen-Shannon divergence of rows of shares: 0 to log 2, nats."""
+    """Return the Jensen-Shannon divergence between rows of shares, nats, from 0 to log 2."""
     found: FloatArray = divergence_parts(left, right).sum(axis=-1)
     return found
 
 
 def measure(seconds: FloatArray, counts: FloatArray, config: EntropyConfig, *, sampled: bool = False) -> Measured:
-    """Entropies of each rank, and divergences from the median of all of them.
+    """Compute each rank's time and call entropy and its divergences from the median rank, for one window.
 
     Args:
         seconds: exclusive time by class, shape (ranks, classes); a row with NaN is not measured.
-        counts: operations by class, same shape.
-        config: what is too few.
-        sampled: the operations are a random sample (stacks): entropies and divergences are corrected for
-            their bias at few of them, and the floors grow with its scatter.
+        counts: number of operations by class, same shape.
+        config: least numbers of ranks and operations, and floors.
+        sampled: True if the operations are a random sample (stacks). Then entropies and divergences are corrected for
+            their small-sample bias, and the floors grow with the sampling error.
 
     Raises:
-        FieldError: a negative or infinite amount.
+        FieldError: an amount is negative or infinite.
     """
     _check("seconds", seconds)
     _check("counts", counts)
@@ -153,22 +159,22 @@ def measure(seconds: FloatArray, counts: FloatArray, config: EntropyConfig, *, s
 
 
 def against_peers(measured: Measured) -> FloatArray:
-    """Each rank's values less the median of all ranks': what changes for all together is gone. Shape (ranks, 4)."""
+    """Return each rank's values minus the median over ranks, shape (ranks, 4), so that changes common to all cancel."""
     middle = median(measured.values, 0)
     return measured.values - middle[None, :]
 
 
 def scores(relative: FloatArray, past: FloatArray, floors: FloatArray, config: EntropyConfig) -> FloatArray:
-    """How far each rank moved from where it used to stand among its peers; 1.0 is the alarm line.
+    """Return how far each rank moved from its usual place among its peers; 1.0 is the alarm line.
 
-    What a rank was like all along is how the job is split, not a fault: only the change counts.
+    A constant difference between ranks comes from how the job is split and is no fault: only the change counts.
 
     Args:
-        relative: of ``against_peers``, shape (ranks, 4).
-        past: what ``relative`` used to be, same shape.
-        floors: no scatter is smaller, same shape: of ``measure``, or a rank's own scatter where it is larger
-            (the divergence of a rank that is unlike its peers by design moves more than theirs).
-        config: the line.
+        relative: values of ``against_peers`` in this window, shape (ranks, 4).
+        past: usual values of ``relative``, same shape.
+        floors: least spread, same shape: of ``measure``, or a rank's own spread over time where that is larger. The
+            divergence of a rank that is unlike its peers by design moves more than theirs.
+        config: alarm line.
 
     Returns:
         Shape (ranks,), at least 0, high is bad; 0 for a rank that cannot be measured.
@@ -183,12 +189,14 @@ def scores(relative: FloatArray, past: FloatArray, floors: FloatArray, config: E
 
 
 def _x_log_x(values: FloatArray) -> FloatArray:
+    """Return x ln x of each value, 0 for x at most 0 and NaN for NaN."""
     positive = values > 0
     logs = np.log(np.where(positive, values, 1.0))
     return np.where(np.isnan(values), np.nan, values * logs)
 
 
 def _check(name: str, amounts: FloatArray) -> None:
+    """Raise ``FieldError`` for the first amount that is negative or infinite."""
     bad = np.argwhere((amounts < 0) | np.isinf(amounts))
     if bad.size:
         row, column = bad[0].tolist()

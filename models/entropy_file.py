@@ -1,4 +1,4 @@
-"""The one number of the entropy detector that is fitted, as bytes: its alarm line."""
+"""File format of the ``entropy`` detector: its one fitted number, the alarm line, as JSON."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from tocsin.models.documents import Bounds, read_numbers, write_numbers
 from tocsin.models.entropy import EntropyConfig
 
 FORMAT_NAME: Final = "entropy/1"
+"""The format word of an ``entropy`` model in registries and announcements."""
 _SECTIONS: Final = {"lines": {"max_sigmas": Bounds(1.0, 100.0)}}
 
 
 def encode_entropy(config: EntropyConfig) -> bytes:
-    """Write it; the same line always gives the same bytes."""
+    """Return the file of a fitted alarm line (``max_sigmas``); the same line always gives the same bytes."""
     return write_numbers({"lines": {"max_sigmas": config.max_sigmas}})
 
 
 def decode_entropy(data: bytes) -> EntropyConfig:
-    """Read what ``encode_entropy`` wrote.
+    """Read a file of ``encode_entropy`` and return the default settings with its alarm line.
 
     Raises:
-        ModelRefusedError: it is something else, or the line is out of its bounds.
+        ModelRefusedError: the bytes are another kind of file, or the line is out of bounds.
     """
     lines = read_numbers(data, _SECTIONS).get("lines", {})
     own = EntropyConfig()

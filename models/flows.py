@@ -1,9 +1,9 @@
-"""Whose transfer stands, of a collective that all its members have entered: chunk counters in, a machine out.
+"""Find the host that holds up a collective that all members have entered, from its chunk counters.
 
-After Mycroft (section 5, tables 3 and 4): every rank of a collective moves the same amount of data, and each chunk
-passes three counters of its sender: copied by the GPU (1), posted to the network (2), acknowledged (3). Where a
-transfer stands, the flow with the least progress is where it stands, and between which counters its chunks lie tells
-what holds it: 1 > 2 or 2 > 3 its network (or its receiver), 1 = 2 = 3 its GPU.
+After Mycroft (section 5, tables 3 and 4): every rank of a collective moves the same amount of data. Each chunk
+passes three counters of its sender: copied by the GPU (1), posted to the network (2), acknowledged (3). In a stalled
+transfer the flow with the least progress is the place of the stall. The pair of counters between which its chunks
+lie tells the cause: 1 > 2 or 2 > 3 its network (or its receiver), 1 = 2 = 3 its GPU.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _LEAST_HOST_COUNT = 3
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One channel of one rank in one collective, as it stands.
+    """Chunk counters of one channel of one rank in one collective.
 
     Attributes:
         rank: global rank.
-        host: its machine.
-        channel: the channel.
-        ready_count: chunks that its GPU copied to the send buffer.
-        transmitted_count: chunks that were posted to the network.
-        done_count: chunks that were acknowledged.
+        host: host of the rank.
+        channel: channel number.
+        ready_count: chunks that the GPU copied to the send buffer.
+        transmitted_count: chunks posted to the network.
+        done_count: chunks acknowledged.
     """
 
     rank: int
@@ -39,18 +39,18 @@ class Flow:
 
     @property
     def is_open(self) -> bool:
-        """Whether chunks of it are on their way."""
+        """Whether chunks are in flight: copied or posted, and not yet acknowledged."""
         return max(self.ready_count, self.transmitted_count) > self.done_count
 
 
 @dataclass(frozen=True, slots=True)
 class StuckFlow:
-    """Where a transfer stands.
+    """The flow at which a transfer is stalled.
 
     Attributes:
-        flow: the flow with the least progress of that machine.
-        state: what its counters say.
-        peer_done_count: the most chunks that another rank's flow of this channel has behind it.
+        flow: the flow with the least progress on that host.
+        state: what the flow's counters say about the cause.
+        peer_done_count: largest number of acknowledged chunks among all flows of this channel.
     """
 
     flow: Flow
@@ -59,13 +59,15 @@ class StuckFlow:
 
 
 def find_stuck_flow(flows: Sequence[Flow], elsewhere: Collection[str] = ()) -> StuckFlow | None:
-    """The one machine at which the transfers of one collective stand; None: nobody stands out, or too few tell.
+    """Return the stalled flow of the one host that holds up a collective; None if no single host stands out.
+
+    None also where fewer than three hosts are known or no chunk was ever moved.
 
     Args:
-        flows: all that are known of one collective, none of which has moved for a while.
-        elsewhere: machines of which something else shows that they are not where the others are. Chunks that wait for
-            the network look alike at a sender and at a receiver that takes none: then it is the one of these that holds
-            chunks, and no other machine is named.
+        flows: all known flows of one collective, none of which has moved for a while.
+        elsewhere: hosts that other evidence shows to be in another operation than their peers. Chunks that wait for the
+            network look the same at a sender and at a receiver that takes none. With such hosts, the answer is the only
+            one of them that has chunks in flight, or None.
     """
     by_host: dict[str, list[Flow]] = {}
     most_done: dict[int, int] = {}
@@ -79,8 +81,8 @@ def find_stuck_flow(flows: Sequence[Flow], elsewhere: Collection[str] = ()) -> S
     open_hosts = [host for host, own in by_host.items() if any(flow.is_open for flow in own)]
     culprit = _culprit(last, open_hosts)
     if elsewhere and culprit not in elsewhere:
-        told = [host for host in open_hosts if host in elsewhere]
-        culprit = told[0] if len(told) == 1 else None
+        elsewhere_open = [host for host in open_hosts if host in elsewhere]
+        culprit = elsewhere_open[0] if len(elsewhere_open) == 1 else None
     if culprit is None or not (behind[culprit] or open_hosts):
         return None
     own = by_host[culprit]
@@ -89,7 +91,12 @@ def find_stuck_flow(flows: Sequence[Flow], elsewhere: Collection[str] = ()) -> S
 
 
 def _culprit(last: Sequence[str], open_hosts: Sequence[str]) -> str | None:
-    """Of the machines with the least progress and those whose chunks are on their way, the one that holds them up."""
+    """Return the host that holds up a transfer, None if the evidence does not single one out.
+
+    Args:
+        last: hosts with the least progress.
+        open_hosts: hosts with chunks in flight.
+    """
     if len(open_hosts) == 1 and open_hosts[0] in last:
         return open_hosts[0]
     if len(last) != 1:
@@ -99,6 +106,7 @@ def _culprit(last: Sequence[str], open_hosts: Sequence[str]) -> str | None:
 
 
 def _state_of(flow: Flow, *, is_receiver: bool) -> FlowState:
+    """Return what a stalled flow's counters say; ``is_receiver``: other hosts have chunks in flight towards it."""
     if flow.transmitted_count > flow.done_count:
         return "not_delivered"
     if flow.ready_count > flow.transmitted_count:
@@ -107,15 +115,18 @@ def _state_of(flow: Flow, *, is_receiver: bool) -> FlowState:
 
 
 def find_backlogged(chunk_means: Mapping[str, float], least_count: float, least_ratio: float) -> list[str]:
-    """Hosts whose senders have many more chunks on their way than those of the others, in ascending order.
+    """Return hosts whose senders have far more chunks in flight than the median host, in ascending order.
 
-    In a collective all flows move at the pace of the slowest one. Only at that one the chunks lie: its sender fills its
-    window, all others wait for data or credits with an empty one (Mycroft: no component blocks the next one).
+    In a collective all flows move at the speed of the slowest one, and only that one has chunks in flight. Its sender
+    fills its window; all others wait for data or credits (Mycroft: no component blocks the next one).
 
     Args:
-        chunk_means: host -> mean of the chunks that were posted to the network and not acknowledged, of its open flows.
-        least_count: of so many chunks more than the others have.
-        least_ratio: and so many times what they have.
+        chunk_means: host -> mean number of chunks posted and not acknowledged, over its open flows.
+        least_count: least number of chunks above the median.
+        least_ratio: least ratio to the median.
+
+    Returns:
+        Hosts that pass both limits; empty with fewer than three hosts.
     """
     if len(chunk_means) < _LEAST_HOST_COUNT:
         return []

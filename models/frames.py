@@ -1,8 +1,8 @@
-"""Frames into aligned arrays: the one place where a frame's bytes become numbers.
+"""Decoding of metric frames into aligned arrays; the only place where a frame's bytes become numbers.
 
-One slice of a job holds a frame per host. ``stack_frames`` lays them on one time grid,
-row by row, so that detectors compare machines by plain array operations. The work is done
-per group of frames of one shape, not per frame: 2,000 frames take tens of milliseconds.
+One slice of a job holds a frame per host. ``stack_frames`` puts them on one time grid, row by row, so
+that detectors compare machines by plain array operations. The work is done per group of frames
+of one shape, not per frame: 2,000 frames take tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Grid:
 
     Attributes:
         start_ns: time of the first tick, Unix nanoseconds.
-        tick_ns: distance of two ticks in nanoseconds.
+        tick_ns: distance between ticks, nanoseconds.
         tick_count: number of ticks.
     """
 
@@ -42,7 +42,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class FrameStack:
-    """The frames of one slice and one metric table, aligned.
+    """The frames of one slice and one metric table as aligned arrays.
 
     Attributes:
         hosts: row keys of ``host_values``.
@@ -59,7 +59,7 @@ class FrameStack:
 
 @dataclass(frozen=True, slots=True)
 class _MatrixShape:
-    """What frames must share to be laid down in one go (and the round: see ``_grouped``)."""
+    """The properties that frames must share to be decoded in one array operation; ``round``: see ``_grouped``."""
 
     round: int
     gpus: int
@@ -76,21 +76,20 @@ def stack_frames(
     hosts: Sequence[str] | None = None,
     gpu_rows: Sequence[GpuRow] | None = None,
 ) -> FrameStack:
-    """Lay the frames of one slice on one grid.
+    """Decode the frames of one slice onto one time grid.
 
-    A tick gets the sample that is nearest to it, when that is at most half a tick away
-    (of two equally near the earlier one); other ticks are NaN. Infinity counts as no
-    sample. Where several frames of a host hold the same tick, the last in order wins.
-    Frames of another table are left out: a slice holds the frames of all tables.
+    A tick gets the nearest sample if that is at most half a tick away (of two equally near, the earlier one); other
+    ticks are NaN. Infinity counts as no sample. Where several frames of a host hold the same tick, the last one wins.
+    Frames of another table are ignored, because a slice holds the frames of all tables.
 
     Args:
         frames: the slice's frames, in canonical order.
-        table: the columns wanted; says how many metrics a matrix has.
-        grid: the ticks wanted.
-        hosts: the rows wanted, e.g. all hosts of the topology; hosts without a frame get
-            NaN, others are left out. None: the hosts of the frames, sorted.
-        gpu_rows: the GPU rows wanted, likewise. None: those of the frames, by host in the
-            order of ``hosts``, then by uuid.
+        table: the metric table; frames of other tables are ignored.
+        grid: the ticks of the result.
+        hosts: the rows of the result, e.g. all hosts of the topology. A host without a frame gets NaN; frames of other
+            hosts are ignored. None: the hosts of the frames, sorted.
+        gpu_rows: the GPU rows of the result, likewise. None: those of the frames, by host in the order of ``hosts``,
+            then by uuid.
 
     Raises:
         FieldError: a matrix has another size than table, GPUs and ticks say.
@@ -113,16 +112,17 @@ def stack_frames(
             _check_sizes(frame, table)
         values = _decode([frame.host_matrix for frame in members], len(table.host), shape.tick_count)
         rows = np.array([host_row[frame.host] for frame in members], np.intp)
-        _lay(host_values, rows, target, _take(values, source))
+        _write_samples(host_values, rows, target, _take(values, source))
         if not shape.gpus:
             continue
         values = _decode([frame.gpu_matrix for frame in members], len(table.gpu), shape.tick_count)
         rows = np.array(_rows_of(members, gpu_row), np.intp)
-        _lay(gpu_values, rows, target, _take(values, source))
+        _write_samples(gpu_values, rows, target, _take(values, source))
     return FrameStack(tuple(hosts), tuple(gpu_rows), host_values, gpu_values)
 
 
 def _gpu_rows_of(frames: Sequence[Frame], hosts: Sequence[str]) -> list[GpuRow]:
+    """Return all (host, GPU uuid) of the frames, by host in the order of ``hosts``, then by uuid."""
     uuids: dict[str, set[str]] = {}
     for frame in frames:
         uuids.setdefault(frame.host, set()).update(frame.gpu_uuids)
@@ -130,7 +130,7 @@ def _gpu_rows_of(frames: Sequence[Frame], hosts: Sequence[str]) -> list[GpuRow]:
 
 
 def _index(gpu_rows: Sequence[GpuRow]) -> dict[str, dict[str, int]]:
-    """Return host -> uuid -> row: one hash of a host serves its eight GPUs."""
+    """Return host -> uuid -> row of the GPU rows, nested so that one hash of a host serves its eight GPUs."""
     index: dict[str, dict[str, int]] = {}
     for row, (host, uuid) in enumerate(gpu_rows):
         index.setdefault(host, {})[uuid] = row
@@ -138,7 +138,7 @@ def _index(gpu_rows: Sequence[GpuRow]) -> dict[str, dict[str, int]]:
 
 
 def _rows_of(frames: Sequence[Frame], gpu_row: Mapping[str, Mapping[str, int]]) -> list[int]:
-    """Return the row of each GPU of each frame, -1: not wanted."""
+    """Return the result row of each GPU of each frame; -1 for a GPU that is not among the rows."""
     nothing: Mapping[str, int] = {}
     return [
         rows.get(uuid, -1)
@@ -149,9 +149,9 @@ def _rows_of(frames: Sequence[Frame], gpu_row: Mapping[str, Mapping[str, int]]) 
 
 
 def _grouped(frames: Sequence[Frame], grid: Grid) -> dict[_MatrixShape, list[Frame]]:
-    """Group frames by shape, in rounds: the n-th frame of a host is laid in round n.
+    """Group frames by shape and round; the n-th frame of a host is in round n.
 
-    So within a group every host is there once, and a later frame is laid over an earlier one.
+    Within a group every host occurs once, and groups are ordered by round, so a later frame overwrites an earlier one.
     """
     rounds: dict[str, int] = {}
     groups: dict[_MatrixShape, list[Frame]] = {}
@@ -169,13 +169,17 @@ def _grouped(frames: Sequence[Frame], grid: Grid) -> dict[_MatrixShape, list[Fra
 
 
 def _distance(ts_ns: int, grid: Grid) -> int:
-    """Return how far a time lies behind its nearest tick, -tick/2 < distance <= tick/2."""
+    """Return how far a time lies after its nearest tick, nanoseconds: -tick/2 < distance <= tick/2."""
     rest = (ts_ns - grid.start_ns) % grid.tick_ns
     return rest - grid.tick_ns if 2 * rest > grid.tick_ns else rest
 
 
 def _ticks(shape: _MatrixShape, grid: Grid) -> tuple[IntArray, IntArray]:
-    """Return which sample goes to which tick: (samples, ticks), equally long."""
+    """Match the samples of a frame to ticks of the grid.
+
+    Returns:
+        Indices of samples and of their ticks, two arrays of equal length; samples outside the grid are left out.
+    """
     nearest: dict[int, tuple[int, int]] = {}
     for sample in range(shape.tick_count):
         ts_ns = shape.first_tick_ns + sample * shape.tick_ns
@@ -190,18 +194,18 @@ def _ticks(shape: _MatrixShape, grid: Grid) -> tuple[IntArray, IntArray]:
 
 
 def _decode(matrices: Sequence[bytes], metrics: int, ticks: int) -> NDArray[Any]:
-    """Return the matrices one below the other: (rows, metrics, ticks)."""
+    """Return the matrices of several frames stacked along the first axis, shape (rows, metrics, ticks)."""
     values = np.frombuffer(b"".join(matrices), _WIRE_FLOAT)
     return values.reshape(values.size // (metrics * ticks or 1), metrics, ticks)
 
 
 def _take(values: NDArray[Any], source: IntArray) -> NDArray[Any]:
-    """Return the samples that have a tick; no copy where all have one, the usual case."""
+    """Return the samples at these tick indices; without a copy where all are wanted, the usual case."""
     return values if source.size == values.shape[2] else values[:, :, source]
 
 
-def _lay(out: FloatArray, rows: IntArray, target: IntArray, values: NDArray[Any]) -> None:
-    """Write samples into their rows and ticks; NaN of a later frame covers nothing."""
+def _write_samples(out: FloatArray, rows: IntArray, target: IntArray, values: NDArray[Any]) -> None:
+    """Write samples into their rows and ticks; a NaN overwrites nothing, and row -1 is skipped."""
     if not values.size:
         return
     if rows.min() < 0:
@@ -217,12 +221,15 @@ def _lay(out: FloatArray, rows: IntArray, target: IntArray, values: NDArray[Any]
 
 
 def fits(frame: Frame, table: MetricTable) -> bool:
-    """Whether a frame's matrices have the sizes that its table asks for (the codec knows only the built-in ones)."""
+    """Return whether a frame's matrices have the sizes that its metric table asks for.
+
+    The codec checks this only for built-in tables.
+    """
     return all(found == wanted for _, found, wanted in _sizes(frame, table))
 
 
 def _sizes(frame: Frame, table: MetricTable) -> tuple[tuple[str, int, int], ...]:
-    """(field, its bytes, the bytes it should have)."""
+    """Return for both matrices of a frame: (field name, found bytes, expected bytes)."""
     row_bytes = frame.tick_count * _WIRE_FLOAT.itemsize
     return (
         ("frame.gpu_matrix", len(frame.gpu_matrix), len(frame.gpu_uuids) * len(table.gpu) * row_bytes),
@@ -231,7 +238,7 @@ def _sizes(frame: Frame, table: MetricTable) -> tuple[tuple[str, int, int], ...]
 
 
 def _check_sizes(frame: Frame, table: MetricTable) -> None:
-    """Hold a frame to its table."""
+    """Raise ``FieldError`` if a frame's matrix has another size than its metric table asks for."""
     for field, found, wanted in _sizes(frame, table):
         if found != wanted:
             raise FieldError(field, f"{found} bytes from {frame.host}", f"{wanted} bytes by table {table.table_id}")

@@ -1,4 +1,4 @@
-"""Who holds up a job that stands still: the hang analysis, live and for Flight Recorder dumps.
+"""Find the ranks that hold up a stalled job: the hang analysis, live and for Flight Recorder dumps.
 
 API: ``analyse(HangInput) -> HangFinding``. Build the input from what is known (types in
 ``tocsin.models.hang_input``, re-exported here); nothing else is looked at, no clock, no I/O.
@@ -14,20 +14,20 @@ API: ``analyse(HangInput) -> HangFinding``. Build the input from what is known (
 >>> analyse(HangInput(groups, states, facts={3: "stopped"})).reason
 'process_stopped_peers_wait'
 
-Live: ``pending`` are a rank's ``state`` rows that no later ``completion`` of the same communicator
-has overtaken, by ``start_ns``; ``completed`` its last ``completion`` per communicator (collectives
-only, with ``end_ns`` in ``completed_ns``); ``seen_ns`` when the newest of them was seen. Set
-``hidden_ops`` on ranks that send and receive over gloo, which nobody records.
+Live input: ``pending`` are a rank's ``state`` rows that no later ``completion`` of the same communicator
+has overtaken, by ``start_ns``. ``completed`` is its last ``completion`` per communicator (collectives
+only, with ``end_ns`` in ``completed_ns``), ``seen_ns`` the time when the newest of them was seen. Set
+``hidden_ops`` on ranks that send and receive over gloo, which records nothing.
 
-What accuses, from strong to weak; a weaker kind is not accused beside a stronger one:
+Evidence from strong to weak; weaker evidence accuses nobody where stronger evidence is present:
 
-1. a stopped or gone process that others wait for;
-2. a rank that others wait for and that waits for nobody: it is in no collective, its device
-   has not begun the one in which its peers are, or it is unfinished with one that its peers
-   finished; a rank in another collective than its peers, or in another order;
-3. a silent rank (no dump, no telemetry) that others wait for.
+1. A stopped or exited process that others wait for.
+2. A rank that others wait for and that waits for nobody. It is in no collective, or its device
+   has not begun the one in which its peers are, or it has not finished one that its peers
+   finished. Also a rank in another collective than its peers, or in another order.
+3. A silent rank (no dump, no telemetry) that others wait for.
 
-Where the evidence fits several equally well nobody is accused and they are ``ambiguous``.
+Where the evidence fits several ranks equally well nobody is accused and they are ``ambiguous``.
 """
 
 from __future__ import annotations
@@ -69,30 +69,32 @@ __all__ = [
 ]
 
 NOBODY_WAITS = "nobody_waits"
-"""No rank waits for another: this is no hang in communication."""
+"""Reason: no rank waits for another, so this is no hang in communication."""
 STUCK_INSIDE = "stuck_inside_collective"
-"""All members are in the operation and it does not end: network or device, nobody is singled out."""
+"""Reason: all members are in the operation and it does not end. The cause is network or device; no rank stands out."""
 STUCK_WHERE_PEERS_FINISHED = "stuck_where_peers_finished"
-"""The rank is unfinished with a collective that its peers finished: its own device or process stands."""
+"""Reason: the rank has not finished a collective that its peers finished. Its own device or process is stalled."""
 
 SHOWN_RANKS = 12
+"""Most ranks that a sentence of the evidence lists."""
 SHOWN_GROUPS = 8
+"""Most blocked operations that get a sentence of evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangFinding:
-    """What the analysis says.
+    """The result of the hang analysis.
 
     Attributes:
-        culprits: ranks that the evidence singles out, ascending; () = nobody.
-        reason: a value of ``Reason`` or a name above; with several culprits that of most of them.
-        reasons: (rank, reason) of every culprit.
-        blocked: the operations in which ranks wait, and for whom; roots first.
+        culprits: ranks at fault according to the evidence, ascending; empty if the evidence singles out nobody.
+        reason: a value of ``Reason`` or one of this module's reasons; with several culprits the most frequent one.
+        reasons: (rank, reason) of each culprit.
+        blocked: operations in which ranks wait, and for whom; those that wait for culprits first.
         victims: ranks that wait for others, ascending.
-        missing_ranks: silent ranks, and members of groups that were never heard of (of those of which only the
-            job's announced size is known, the first 65,536).
-        ambiguous: ranks that may be at fault as well as others: not to be accused.
-        evidence: sentences for a human, strongest first.
+        missing_ranks: silent ranks and group members without any telemetry. Where only the job's announced size is
+            known, the first 65,536 of them.
+        ambiguous: ranks that may be at fault as well as others, and are therefore not accused.
+        evidence: sentences for people, strongest evidence first.
     """
 
     culprits: tuple[int, ...]
@@ -107,7 +109,16 @@ class HangFinding:
 
 @dataclass(slots=True)
 class _Roots:
-    """Where the waiting ends, by kind of evidence."""
+    """Ranks at which chains of waiting end, by kind of evidence.
+
+    Attributes:
+        frozen: process stopped or gone.
+        proven: rank -> reason, by the rank's own records.
+        unsure: in no recorded operation, but with operations that nobody records.
+        silent: without any telemetry.
+        inside: in an operation that all its members have entered.
+        torn: in a mismatch or cycle that no evidence decides.
+    """
 
     frozen: set[int]
     proven: dict[int, str]
@@ -118,10 +129,10 @@ class _Roots:
 
 
 def analyse(data: HangInput) -> HangFinding:
-    """Find the ranks that hold up the others.
+    """Find the ranks that hold up the others in a stalled job.
 
     Args:
-        data: groups, last known states, silent ranks, process facts.
+        data: groups, last known states of ranks, silent ranks, process facts.
 
     Returns:
         The finding; ``culprits`` is empty where the evidence does not single anybody out.
@@ -147,6 +158,7 @@ def analyse(data: HangInput) -> HangFinding:
 
 
 def _missing(data: HangInput, graph: WaitGraph) -> tuple[int, ...]:
+    """Return silent ranks and group members without any telemetry, ascending."""
     heard = {state.rank for state in data.states} | set(data.facts)
     members = {rank for group in graph.groups.values() for rank in group.ranks}
     absent = set(data.silent) | (members - heard)
@@ -154,6 +166,11 @@ def _missing(data: HangInput, graph: WaitGraph) -> tuple[int, ...]:
 
 
 def _find_roots(data: HangInput, graph: WaitGraph, deviations: list[Deviation]) -> _Roots:
+    """Sort the ranks at which chains of waiting end by kind of evidence.
+
+    The roots are strongly connected components of the wait graph that wait for nobody outside. Cycles are added to
+    ``deviations``.
+    """
     roots = _Roots(set(), {}, set(), set(), set(), set())
     states = {state.rank: state for state in data.states}
     inner_rings: list[set[int]] = []
@@ -173,7 +190,7 @@ def _find_roots(data: HangInput, graph: WaitGraph, deviations: list[Deviation]) 
         found = [_ring(data, graph, ranks) for ranks in inner_rings]
         _add_deviations(roots, found)
         deviations += found
-    roots.silent = _needed(graph, roots.silent)
+    roots.silent = _indispensable_silent(graph, roots.silent)
     if not (roots.frozen or roots.proven or roots.silent or roots.unsure):
         stuck = {rank for op in graph.ops if not op.blocked for rank in op.waiting}
         stuck |= {rank for rank, front in graph.fronts.items() if front and front[-1].is_p2p}
@@ -182,11 +199,13 @@ def _find_roots(data: HangInput, graph: WaitGraph, deviations: list[Deviation]) 
 
 
 def _ring(data: HangInput, graph: WaitGraph, ranks: set[int]) -> Deviation:
+    """Return the deviation behind a cycle of waiting ranks; without guilty ranks if none are found."""
     text = f"{_rank_list(ranks)} wait for each other in a ring"
     return cycle_deviation(data, graph, ranks) or Deviation((), tuple(sorted(ranks)), text)
 
 
 def _add_deviations(roots: _Roots, deviations: list[Deviation]) -> None:
+    """Add ranks that deviate from the common order to the proven roots, undecided candidates to the torn ones."""
     for deviation in deviations:
         if deviation.ranks:
             roots.proven |= dict.fromkeys(deviation.ranks, Reason.ENTERED_OTHER_COLLECTIVE.value)
@@ -194,8 +213,8 @@ def _add_deviations(roots: _Roots, deviations: list[Deviation]) -> None:
             roots.torn |= set(deviation.candidates)
 
 
-def _needed(graph: WaitGraph, silent: set[int]) -> set[int]:
-    """Silent ranks without whom some operation would not be blocked, if these explain them all."""
+def _indispensable_silent(graph: WaitGraph, silent: set[int]) -> set[int]:
+    """Return the silent ranks that alone block some operation if these explain all blocked ones, else all of them."""
     by_op = [silent.intersection(all_lacking(graph, i)) for i, op in enumerate(graph.ops) if op.blocked]
     by_op += [silent.intersection(targets) for node, targets in graph.edges.items() if node >= 0]
     alone = {rank for ranks in by_op if len(ranks) == 1 for rank in ranks}
@@ -203,7 +222,7 @@ def _needed(graph: WaitGraph, silent: set[int]) -> set[int]:
 
 
 def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, states: Mapping[int, RankWait]) -> None:
-    """Put one rank that is waited for, and waits for nobody, where its evidence belongs."""
+    """Add one rank that others wait for, and that waits for nobody, to the roots of its kind of evidence."""
     fact = data.facts.get(rank, "")
     state = states.get(rank)
     if fact in FROZEN_FACTS:
@@ -216,7 +235,7 @@ def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, stat
         roots.proven[rank] = STUCK_WHERE_PEERS_FINISHED
     elif rank in graph.unstarted:
         roots.proven[rank] = Reason.NEVER_ARRIVED.value
-    elif state.pending and not _alone(graph, rank):
+    elif state.pending and not _is_sole_member(graph, rank):
         roots.inside.add(rank)
     elif state.hidden_ops:
         roots.unsure.add(rank)
@@ -224,21 +243,28 @@ def _sort_root(roots: _Roots, rank: int, data: HangInput, graph: WaitGraph, stat
         roots.proven[rank] = Reason.NEVER_ARRIVED.value
 
 
-def _alone(graph: WaitGraph, rank: int) -> bool:
-    """Whether a rank stands in an operation that has no other member: nobody else can hold it up."""
+def _is_sole_member(graph: WaitGraph, rank: int) -> bool:
+    """Return whether a rank is in an operation whose group has no other member, so that nobody else can hold it up."""
     op = graph.fronts[rank][0]
     group = graph.groups.get(op.comm_id)
     return not op.is_p2p and group is not None and group.ranks == (rank,) and not group.inferred
 
 
 def _in_other_collectives(roots: _Roots) -> dict[int, str]:
-    """Ranks that brought another name, size or type: that is seen; of who seems to be absent perhaps nobody tells."""
+    """Return rank -> reason of the proven roots in another collective than their peers.
+
+    These come before ranks that seem absent, because an absence may be a gap in telemetry.
+    """
     entered_other = Reason.ENTERED_OTHER_COLLECTIVE.value
     return {rank: reason for rank, reason in roots.proven.items() if reason == entered_other}
 
 
 def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int, str], set[int], str]:
-    """Choose the culprits: the strongest kind of evidence, and only while it singles somebody out."""
+    """Choose the culprits by the strongest kind of evidence that is present, if it singles somebody out.
+
+    Returns:
+        Rank -> reason of the culprits, ambiguous ranks, and the reason of the whole finding.
+    """
     everybody = roots.frozen | set(roots.proven) | roots.unsure | roots.silent | roots.inside | roots.torn
     known = {state.rank for state in data.states} | set(data.silent) | set(data.facts)
     world = max(data.world_size, len(known))
@@ -270,7 +296,7 @@ def _decide(data: HangInput, roots: _Roots, waiting: set[int]) -> tuple[dict[int
 
 
 def _blocked(graph: WaitGraph, culprits: set[int]) -> tuple[BlockedGroup, ...]:
-    """The operations in which somebody waits; first those that wait for a culprit directly."""
+    """Return the operations in which ranks wait, those that wait only for culprits first."""
     blocked = []
     for index, op in enumerate(graph.ops):
         if op.blocked:
@@ -302,7 +328,7 @@ def _blocked(graph: WaitGraph, culprits: set[int]) -> tuple[BlockedGroup, ...]:
 
 
 def _rank_list(ranks: Iterable[int]) -> str:
-    """``rank 3`` or ``ranks 0, 1, 2``; long lists are cut."""
+    """Return ``rank 3`` or ``ranks 0, 1, 2`` as text; beyond ``SHOWN_RANKS`` the rest is only counted."""
     ordered = sorted(ranks)
     shown = ", ".join(str(rank) for rank in ordered[:SHOWN_RANKS])
     more = f" and {len(ordered) - SHOWN_RANKS} more" if len(ordered) > SHOWN_RANKS else ""
@@ -312,7 +338,7 @@ def _rank_list(ranks: Iterable[int]) -> str:
 def _culprit_lines(
     data: HangInput, graph: WaitGraph, culprits: Mapping[int, str], deviations: list[Deviation]
 ) -> list[str]:
-    """Why each kind of culprit is one."""
+    """Return the evidence sentences about the culprits, one or more per reason, and those of deviations."""
     lines = []
     by_reason: dict[str, list[int]] = {}
     for rank, reason in sorted(culprits.items()):
@@ -337,6 +363,7 @@ def _culprit_lines(
 
 
 def _blocked_lines(blocked: tuple[BlockedGroup, ...]) -> list[str]:
+    """Return a sentence for each of the first blocked operations, and one that counts the rest."""
     lines = []
     for group in blocked[:SHOWN_GROUPS]:
         name = f"{group.kind} {group.comm_id}".strip()
@@ -351,7 +378,7 @@ def _blocked_lines(blocked: tuple[BlockedGroup, ...]) -> list[str]:
 
 
 def _other_lines(data: HangInput, roots: _Roots, culprits: Mapping[int, str], ambiguous: set[int]) -> list[str]:
-    """What was seen and accuses nobody."""
+    """Return the evidence sentences about ranks that are not accused: silent, inside an operation, or ambiguous."""
     lines = []
     quiet = set(data.silent) - set(culprits)
     if quiet - ambiguous:

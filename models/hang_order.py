@@ -1,11 +1,11 @@
-"""Who left the common order of operations: another operation, or another order, than its peers.
+"""Find ranks that issued another operation, or another order of operations, than their peers.
 
-Two questions of ``tocsin.models.hang``. Ranks of one communicator issue the same
-operations in the same order; who shows another name, size or type under one number
-deviates (``mismatches``). Where ranks wait for each other in a ring, one of them
-skipped an operation or took two in the wrong order (``cycle_deviation``). In both the
-many stand against the few; where the numbers are even, ranks of other groups of the
-same kind, and what ran before, decide. Where nothing decides, nobody is named.
+Two checks of ``tocsin.models.hang``. Ranks of one communicator issue the same operations in the same
+order. A rank that shows another name, size or type under one sequence number deviates (``mismatches``).
+Where ranks wait for each other in a cycle, one of them skipped an operation or issued two in
+the wrong order (``cycle_deviation``). In both checks the majority is right. Where there is none,
+ranks of other groups of the same kind decide, then what each rank ran before. Where nothing
+decides, nobody is named.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ SIZED_NAMES = frozenset(
 """Operations in which every member must bring the same size and type (all_to_all may be uneven)."""
 
 MAX_RING_OPS = 48
-"""Operations of one ring that are compared in pairs."""
+"""Most operations of one cycle that are compared in pairs."""
 
 Signature = tuple[str, int, str]
+"""Name, message size in bytes and type of an operation, where equal on all members; -1 and "" otherwise."""
 Word = tuple[str, Signature]
+"""Kind of group and signature: an operation without its sequence number."""
 Place = tuple[str, int]
-"""(kind of group, number): the same place of the order in all groups of one kind."""
+"""(kind of group, sequence number): the same position in the order of all groups of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Ranks that left the common order.
+    """A deviation from the common order of operations.
 
     Attributes:
-        ranks: who deviates; () = it cannot be told.
-        candidates: who may.
-        text: one sentence for a human.
+        ranks: ranks that deviate; empty if the evidence does not decide.
+        candidates: ranks that may be the ones that deviate.
+        text: one sentence for people.
     """
 
     ranks: tuple[int, ...]
@@ -48,13 +50,21 @@ class Deviation:
 
 
 def signature_of(op: OpState) -> Signature:
-    """What must be equal on all members: the name, and size and type where the operation wants it."""
+    """Return what must be equal on all members of an operation: its name, and size and type for ``SIZED_NAMES``."""
     name = base_name(op.op_name)
     return (name, op.msg_bytes, op.dtype) if name in SIZED_NAMES else (name, -1, "")
 
 
 def mismatches(data: HangInput, graph: WaitGraph) -> list[Deviation]:
-    """Find, per communicator, the first number under which ranks show different operations."""
+    """Find, for each communicator, the first sequence number under which ranks show different operations.
+
+    Args:
+        data: last known states of all ranks.
+        graph: their groups.
+
+    Returns:
+        One deviation for each communicator with a mismatch.
+    """
     shown: dict[tuple[str, int], dict[Signature, list[int]]] = {}
     for state in data.states:
         for op in state.pending:
@@ -70,7 +80,7 @@ def mismatches(data: HangInput, graph: WaitGraph) -> list[Deviation]:
 
 
 def _distinct(signatures: Iterable[Signature]) -> set[Signature]:
-    """Signatures without those that differ only in what is unknown."""
+    """Return signatures without differences that come from an unknown size (below 0) or an unknown type ("")."""
     known = list(signatures)
     if any(size < 0 for name, size, _ in known if name in SIZED_NAMES):
         known = [(name, -1, dtype) for name, _, dtype in known]
@@ -82,6 +92,10 @@ def _distinct(signatures: Iterable[Signature]) -> set[Signature]:
 def _judge_mismatch(
     data: HangInput, graph: WaitGraph, comm_id: str, seq: int, by_signature: dict[Signature, list[int]]
 ) -> Deviation:
+    """Decide which ranks of a communicator show the wrong operation under one sequence number.
+
+    The majority of its ranks decides, then ranks of other groups of the same kind, then each rank's past operations.
+    """
     kind = graph.groups[comm_id].kind
     everybody = tuple(sorted(rank for ranks in by_signature.values() for rank in ranks))
     sizes = {signature: len(ranks) for signature, ranks in by_signature.items()}
@@ -99,7 +113,7 @@ def _judge_mismatch(
 
 
 def _clear_winner(sizes: dict[Signature, int]) -> Signature | None:
-    """The signature that more than half of the votes show."""
+    """Return the signature with more than half of the votes, None without one."""
     total = sum(sizes.values())
     for signature, size in sorted(sizes.items()):
         if 2 * size > total:
@@ -108,7 +122,7 @@ def _clear_winner(sizes: dict[Signature, int]) -> Signature | None:
 
 
 def _sister_votes(data: HangInput, graph: WaitGraph, place: Place, but: frozenset[int]) -> Counter[Signature]:
-    """What other ranks show at the same place in other groups of the same kind."""
+    """Count the signatures that ranks outside ``but`` show at the same place in other groups of the same kind."""
     votes: Counter[Signature] = Counter()
     for state in data.states:
         if state.rank not in but and place[0]:
@@ -121,25 +135,36 @@ def _sister_votes(data: HangInput, graph: WaitGraph, place: Place, but: frozense
 
 
 def _kind(graph: WaitGraph, comm_id: str) -> str:
+    """Return the kind of a communicator's group, "" if unknown."""
     group = graph.groups.get(comm_id)
     return group.kind if group else ""
 
 
 def _describe(signature: Signature) -> str:
+    """Return a signature as text, e.g. ``all_reduce 4096 bytes float32``."""
     name, size, dtype = signature
     return " ".join(filter(None, (name, f"{size} bytes" if size >= 0 else "", dtype)))
 
 
 def _names(ranks: Iterable[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0, 1``, at most twelve."""
     ordered = sorted(ranks)
     return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(map(str, ordered[:12]))
 
 
 def cycle_deviation(data: HangInput, graph: WaitGraph, ring: set[int]) -> Deviation | None:
-    """Judge ranks that wait for each other in a ring; None where no operations contradict each other.
+    """Find which ranks of a wait cycle issued operations in the wrong order; None where no two operations conflict.
 
-    Two operations contradict each other where some ranks stand in the first and have not been
-    in the second, and some the other way round: one side took them in the wrong order.
+    Two operations conflict where some ranks are in the first and have not been in the second, and others the
+    other way round.
+
+    Args:
+        data: last known states of all ranks.
+        graph: who waits for whom.
+        ring: the ranks of the cycle.
+
+    Returns:
+        The deviation; without ``ranks`` where nothing decides which side is wrong.
     """
     indices = [i for i, op in enumerate(graph.ops) if op.blocked and not ring.isdisjoint(op.waiting)]
     lacking = {i: set(all_lacking(graph, i)) for i in indices[:MAX_RING_OPS]}
@@ -167,6 +192,7 @@ def cycle_deviation(data: HangInput, graph: WaitGraph, ring: set[int]) -> Deviat
 
 
 def _label(graph: WaitGraph, op: WaitingOp) -> str:
+    """Return an operation as text: name, sequence number and group."""
     return f"{op.op_name} {op.seq} of group {_kind(graph, op.comm_id)} {op.comm_id}"
 
 
@@ -176,7 +202,14 @@ def _wrong_side(
     one: tuple[WaitingOp, set[int]],
     two: tuple[WaitingOp, set[int]],
 ) -> set[int]:
-    """The side that took the two operations in the wrong order; empty: it cannot be told."""
+    """Return the ranks that issued two conflicting operations in the wrong order; empty if undecided.
+
+    Args:
+        data: last known states of all ranks.
+        graph: groups and operations.
+        one: an operation and the ranks in it.
+        two: the other operation and the ranks in it.
+    """
     first_place = (_kind(graph, one[0].comm_id), one[0].seq)
     second_place = (_kind(graph, two[0].comm_id), two[0].seq)
     involved = frozenset(one[1] | two[1])
@@ -192,7 +225,7 @@ def _wrong_side(
 def _order_votes(
     data: HangInput, graph: WaitGraph, involved: frozenset[int], one: Place, two: Place
 ) -> tuple[int, int]:
-    """How many uninvolved ranks had been in ``two`` before ``one``, and the other way round."""
+    """Count uninvolved ranks that finished ``two`` before ``one``, and those that finished ``one`` before ``two``."""
     second_first = first_first = 0
     if not one[0] or not two[0] or one[0] == two[0]:
         return 0, 0
@@ -209,15 +242,21 @@ def _order_votes(
 
 
 def _been_in(graph: WaitGraph, completed: Mapping[str, int], place: Place) -> bool:
-    """Whether a rank finished a place, in its only group of that kind."""
+    """Return whether a rank finished this place of the order, in its only group of that kind."""
     seqs = [seq for comm_id, seq in completed.items() if _kind(graph, comm_id) == place[0]]
     return len(seqs) == 1 and seqs[0] >= place[1]
 
 
 def strange_ranks(data: HangInput, graph: WaitGraph, among: Collection[int]) -> set[int]:
-    """Ranks that went from one operation to the next as nobody else ever did, and no time before.
+    """Return ranks that made a transition between two operations that no rank, themselves included, ever made before.
 
-    Only where the past of all of them is known: a past that one rank alone shows is no deviation.
+    Args:
+        data: states with each rank's history of operations.
+        graph: groups of the communicators.
+        among: the ranks to judge.
+
+    Returns:
+        The ranks; empty unless the history of all of ``among`` is known.
     """
     made: Counter[tuple[Word, Word]] = Counter()
     steps: dict[int, list[tuple[Word, Word]]] = {}
@@ -234,5 +273,5 @@ def strange_ranks(data: HangInput, graph: WaitGraph, among: Collection[int]) -> 
 
 
 def _word(graph: WaitGraph, op: OpState) -> Word:
-    """An operation without its number: kind of group, and what it does."""
+    """Return an operation without its sequence number: kind of group and signature."""
     return _kind(graph, op.comm_id), signature_of(op)

@@ -1,4 +1,4 @@
-"""Whether the whole job became slower than it was, and on what all ranks spend the difference."""
+"""Detect that the whole job became slower than before, and split the growth by what ranks spend it on."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """The whole job slowed down.
+    """A slowdown of the whole job.
 
     Attributes:
-        strength_ratio: growth of the step time over its baseline.
-        step_seconds: the job's step time now.
-        baseline_seconds: the step time before.
-        data_ratio: share of the growth that is waiting for data, on nearly all ranks.
-        own_ratio: share that is other own time.
-        communication_ratio: share that is communication.
-        first_row: first row of the history from which it lasts.
+        strength_ratio: growth of the step time as a share of its baseline.
+        step_seconds: median step time now.
+        baseline_seconds: step time before.
+        data_ratio: share of the growth that nearly all ranks spend on waiting for data.
+        own_ratio: share of the growth that is other self time.
+        communication_ratio: share of the growth that is communication.
+        first_row: first row of the history at which the slowdown begins and lasts to the end.
     """
 
     strength_ratio: float
@@ -36,13 +36,13 @@ class JobChange:
 
 
 def find_job_change(history: FloatArray, recent_count: int, min_strength_ratio: float) -> JobChange | None:
-    """Compare the newest steps with the job's own past.
+    """Compare the newest steps with the job's own past; None below the alarm line or with too few steps.
 
     Args:
-        history: shape (steps, 4): step, data (20th percentile over ranks), other own time
-            (median), communication (median), all seconds.
-        recent_count: how many of the newest steps are "now"; at least twice as many must lie before.
-        min_strength_ratio: alarm line.
+        history: shape (steps, 4), seconds: step time, data wait (20th percentile over ranks), other self time (median),
+            communication (median).
+        recent_count: number of newest steps that count as now; at least twice as many must come before.
+        min_strength_ratio: alarm line for the growth as a share of the baseline.
     """
     if history.shape[0] < 3 * recent_count:
         return None

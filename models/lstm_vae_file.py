@@ -1,6 +1,6 @@
-"""LSTM-VAEs as bytes: a sealed head that names metrics, limits, window and shapes, then plain float32.
+"""File format of an LSTM-VAE: a sealed head with metrics, limits, window and shapes, then float32 arrays.
 
-The arrays stand one after the other, little-endian. A model of one metric takes about 2 kB.
+The arrays follow one after the other, little-endian. A model of one metric takes about 2 kB.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tocsin.schemas.reasons import ModelRefusal
 MAGIC: Final = b"TCVAE"
 FORMAT_VERSION: Final = 1
 _MAX_SIZE: Final = 4096
-"""No side of an array is larger: a head that is damaged must not ask for gigabytes."""
+"""Longest side of an array; a damaged head must not ask for gigabytes."""
 
 
 def encode_vae(model: LstmVae) -> bytes:
-    """Write a model; the same model always gives the same bytes."""
+    """Return an LSTM-VAE as a file; the same model always gives the same bytes."""
     arrays = dict(_arrays_of(model))
     body = b"".join(values.astype("<f4").tobytes() for values in arrays.values())
     head = {
@@ -35,14 +35,14 @@ def encode_vae(model: LstmVae) -> bytes:
 
 
 def decode_vae(data: bytes, metrics: Sequence[str] | None = None) -> LstmVae:
-    """Read what ``encode_vae`` wrote.
+    """Read a file of ``encode_vae``.
 
     Args:
         data: the whole file.
-        metrics: what it must be for; None: whatever it is for.
+        metrics: metrics that the model must be for; None accepts any.
 
     Raises:
-        ModelRefusedError: it is cut short, damaged, newer than this program, or for another metric.
+        ModelRefusedError: the file is cut short, damaged, newer than this program, or for other metrics.
     """
     head, body = unseal(data, MAGIC, FORMAT_VERSION)
     try:
@@ -63,6 +63,13 @@ def decode_vae(data: bytes, metrics: Sequence[str] | None = None) -> LstmVae:
 
 
 def _shapes(width: int, hidden: int, latent: int) -> dict[str, tuple[int, ...]]:
+    """Return array name -> shape, in file order.
+
+    Args:
+        width: number of metrics.
+        hidden: features of each LSTM.
+        latent: size of the latent distribution.
+    """
     return {
         "encoder.input_weight": (4 * hidden, width),
         "encoder.hidden_weight": (4 * hidden, hidden),
@@ -80,6 +87,7 @@ def _shapes(width: int, hidden: int, latent: int) -> dict[str, tuple[int, ...]]:
 def _check_head(
     names: tuple[str, ...], limits: tuple[Limits, ...], window_ticks: int, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
+    """Refuse a head whose limits, metrics, window or shapes are not valid or do not fit together."""
     for name, limit in zip(names, limits, strict=True):
         if not (math.isfinite(limit.low) and math.isfinite(limit.high) and limit.low < limit.high):
             refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {limit.low:g} to {limit.high:g}: must ascend")
@@ -97,6 +105,7 @@ def _check_head(
 
 
 def _cut(body: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield (name, array) for each array of the body; refuse one with a weight that is not finite."""
     place = 0
     for name in _shapes(1, 1, 1):
         count = math.prod(shapes[name])
@@ -108,6 +117,7 @@ def _cut(body: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[s
 
 
 def _arrays_of(model: LstmVae) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield (name, array) for each array of a model, in file order."""
     for name in _shapes(1, 1, 1):
         value: Any = model
         for word in name.split("."):
@@ -118,6 +128,7 @@ def _arrays_of(model: LstmVae) -> Iterator[tuple[str, NDArray[np.float32]]]:
 def _model(
     names: tuple[str, ...], limits: tuple[Limits, ...], window_ticks: int, arrays: Mapping[str, NDArray[np.float32]]
 ) -> LstmVae:
+    """Build an LSTM-VAE from the fields of its head and its arrays by name."""
     layers = {
         layer: Lstm(*(arrays[f"{layer}.{part}"] for part in ("input_weight", "hidden_weight", "bias")))
         for layer in ("encoder", "decoder")

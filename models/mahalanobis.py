@@ -1,12 +1,13 @@
 """The Mahalanobis-distance baseline that Minder is compared with.
 
-Per window and machine the mean, variance, skewness and kurtosis of each metric, then principal
+For each window and machine: mean, variance, skewness and kurtosis of each metric, then principal
 components, then distances in units of the components' own spread (``seed-systems-a.md`` 1.8, from
-memory). Not found: how many components, over what their spread is taken, and whether a machine's
-distance is to the centre or to the other machines. Here: the first ``COMPONENT_COUNT``;
-over all windows of the call (over one window of few machines every
-machine is equally far, whatever it shows); and to the other machines, so that z-score, threshold and
-continuity are the same as for Minder itself.
+memory). Not found in the paper: the number of components, the data over which their spread is taken, and whether
+a machine's distance is to the centre or to the other machines. Choices made here:
+
+- the first ``COMPONENT_COUNT`` components;
+- spread over all windows of the call, because over one window of few machines every machine is equally far;
+- distance to the other machines, so that z-score, threshold and continuity are the same as for Minder itself.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 
 COMPONENT_COUNT = 3
-"""The first ones, in which several features move together. With as many as explain 95 % of the variance (tried: 23
-of 28) each is noise of its own, and the distance of a machine that is far out in one drowns in the others."""
+"""Number of principal components used; in the first ones several features move together. With as many as explain 95 %
+of the variance (tried: 23 of 28) each is noise of its own, and an outlier in one of them drowns in the others."""
 _NOTHING = 1e-9
-"""A variance below this is none: its component would be rounding, divided by rounding."""
+"""A variance or spread at most this counts as zero; it would be rounding error divided by rounding error."""
 
 
 def moments(windows: Floats) -> NDArray[np.float64]:
-    """Mean, variance, skewness and excess kurtosis over the last axis.
+    """Return mean, variance, skewness and excess kurtosis over the last axis.
 
     Args:
         windows: shape (..., metrics, ticks).
@@ -46,13 +47,13 @@ def moments(windows: Floats) -> NDArray[np.float64]:
 
 
 def whitened(features: Floats) -> NDArray[np.float64]:
-    """Coordinates in which plain Euclidean distance is Mahalanobis distance.
+    """Return coordinates in which Euclidean distance is Mahalanobis distance.
 
     Args:
-        features: shape (windows, machines, features); windows of one call.
+        features: features of all windows of one call, shape (windows, machines, features).
 
     Returns:
-        Shape (windows, machines, components); components that do not count are left out.
+        Shape (windows, machines, components); components without variance are left out.
     """
     rest = features.astype(np.float64)
     rest = rest - rest.mean(axis=1, keepdims=True)  # what all machines do alike is no distance

@@ -1,7 +1,7 @@
-"""What one slice's frames tell, as means: a row per host and one per GPU.
+"""Means of metric samples over one slice: a row per host and one per GPU.
 
-Peers are compared by their means over a slice, so that is all that has to travel to where a job's
-hosts meet. A large job's frames are reduced where they arrive, group by group, and joined after it.
+Peers are compared by their means over a slice, so only these means travel to the place where a job's
+hosts meet. A large job's frames are reduced group by group where they arrive, and joined later.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _MAX_COUNT = np.iinfo(np.uint16).max
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricMeans:
-    """Means over one slice.
+    """Means of metric samples over one slice.
 
     Attributes:
-        hosts: row keys, ascending.
-        seen_ns: newest stamp of each host's frames, Unix nanoseconds, shape (hosts,).
-        tick_ns: distance of its samples, shape (hosts,).
-        sample_counts: its ticks with at least one host metric, shape (hosts,).
-        gpu_rows: row keys (host, GPU uuid), by host, then by uuid.
+        hosts: row keys of the host arrays, ascending.
+        seen_ns: newest time stamp of each host's frames, Unix nanoseconds, shape (hosts,).
+        tick_ns: distance between a host's samples, nanoseconds, shape (hosts,).
+        sample_counts: ticks of a host with at least one host metric, shape (hosts,).
+        gpu_rows: row keys (host, GPU uuid) of the GPU arrays, by host, then by uuid.
         host_values: float32, shape (hosts, host metrics), NaN = no sample.
-        host_counts: samples behind each mean, same shape.
+        host_counts: number of samples behind each host mean, same shape.
         gpu_values: float32, shape (GPU rows, GPU metrics), NaN = no sample.
-        gpu_counts: samples behind each mean, same shape.
+        gpu_counts: number of samples behind each GPU mean, same shape.
     """
 
     hosts: tuple[str, ...]
@@ -53,11 +53,11 @@ class MetricMeans:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the columns of one metric group lie in the whole table.
+    """The position of one metric group's columns in the whole table.
 
     Attributes:
-        gpu_column: the first one among the GPU columns.
-        host_column: the first one among the host columns.
+        gpu_column: index of its first column among the GPU columns.
+        host_column: index of its first column among the host columns.
     """
 
     gpu_column: int = 0
@@ -65,13 +65,13 @@ class Columns:
 
 
 def means_of(frames: Sequence[Frame], table: MetricTable, start_ns: int, end_ns: int) -> MetricMeans:
-    """Reduce the frames of one table.
+    """Reduce the frames of one metric table to means over a slice.
 
     Args:
-        frames: in canonical order, at least one; all fit the table.
-        table: what their columns are.
-        start_ns: begin of the slice: samples outside do not count.
-        end_ns: its end.
+        frames: in canonical order, at least one; all have the sizes of the table.
+        table: the metrics of their columns.
+        start_ns: begin of the slice, Unix nanoseconds; samples outside do not count.
+        end_ns: end of the slice.
     """
     tick_ns = frames[0].tick_ns
     stack = stack_frames(frames, table, Grid(start_ns, tick_ns, max(1, (end_ns - start_ns) // tick_ns)))
@@ -89,7 +89,7 @@ def means_of(frames: Sequence[Frame], table: MetricTable, start_ns: int, end_ns:
 
 
 def _samples(frames: Sequence[Frame], metric_count: int) -> LongArray:
-    """Per frame its ticks with at least one host metric."""
+    """Return for each frame its number of ticks with at least one host metric, shape (frames,)."""
     found = np.zeros(len(frames), np.int64)
     by_length: dict[int, list[int]] = {}
     for index, frame in enumerate(frames):
@@ -102,11 +102,11 @@ def _samples(frames: Sequence[Frame], metric_count: int) -> LongArray:
 
 
 def possible(values: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
-    """Without what cannot be: a counter that wrapped, or a driver's error number, is no sample.
+    """Return values with impossible ones replaced by NaN, e.g. wrapped counters and drivers' error numbers.
 
     Args:
         values: shape (rows, metrics, ticks).
-        metrics: of the second axis.
+        metrics: the metrics of the second axis; each has its possible range.
     """
     low, high = np.array([possible_range(metric) for metric in metrics], np.float32).reshape(-1, 2).T[:, :, None]
     wrong = (values < low) | (values > high)
@@ -114,7 +114,11 @@ def possible(values: FloatArray, metrics: Sequence[Metric]) -> FloatArray:
 
 
 def mean_over_ticks(values: FloatArray) -> tuple[FloatArray, CountArray]:
-    """Mean and count over the last axis, without the missing ticks; shape (rows, metrics) each."""
+    """Return the mean and the count of samples over the last axis, without missing ticks.
+
+    Returns:
+        Means (NaN without a sample) and counts, shape (rows, metrics) each.
+    """
     known = np.isfinite(values)
     count = known.sum(axis=2)
     total = np.where(known, values, 0).sum(axis=2, dtype=np.float64)
@@ -123,13 +127,13 @@ def mean_over_ticks(values: FloatArray) -> tuple[FloatArray, CountArray]:
 
 
 def join_means(parts: Sequence[tuple[MetricMeans, Columns]], table: MetricTable) -> MetricMeans:
-    """Put the means of several groups, or of several parts of a slice, together.
+    """Join the means of several metric groups, or of several parts of a slice, into one.
 
-    Where parts hold the same host and metric, all their samples count alike.
+    Where parts hold the same host and metric, the result is the mean over all their samples.
 
     Args:
-        parts: means and where their columns lie.
-        table: the whole table.
+        parts: means and the position of their columns.
+        table: the whole metric table.
     """
     if len(parts) == 1 and _is_whole(parts[0][0], table):
         return parts[0][0]
@@ -151,27 +155,31 @@ def join_means(parts: Sequence[tuple[MetricMeans, Columns]], table: MetricTable)
 
 
 def _is_whole(means: MetricMeans, table: MetricTable) -> bool:
+    """Return whether means have a column for every metric of the table."""
     return (means.host_values.shape[1], means.gpu_values.shape[1]) == (len(table.host), len(table.gpu))
 
 
 def _rows(names: Sequence[Name], known: Sequence[Name], place: Mapping[Name, int]) -> NDArray[np.intp]:
+    """Return the row of each name; without a look-up where the names are all known ones in order."""
     if names == known:
         return np.arange(len(names), dtype=np.intp)
     return np.array([place[name] for name in names], np.intp)
 
 
 class _Sum:
-    """Samples and their sum, shape (rows, metrics)."""
+    """Running sums and counts of samples, shape (rows, metrics)."""
 
     def __init__(self, row_count: int, metric_count: int) -> None:
         self._total = np.zeros((row_count, metric_count))
         self._count = np.zeros((row_count, metric_count), np.int64)
 
     def add(self, rows: NDArray[np.intp], column: int, values: FloatArray, counts: CountArray) -> None:
+        """Add means, weighted with their counts, to these rows and the columns from ``column`` on."""
         place = slice(column, column + values.shape[1])
         self._total[rows, place] += np.where(counts > 0, values.astype(np.float64) * counts, 0.0)
         self._count[rows, place] += counts
 
     def mean(self) -> tuple[FloatArray, CountArray]:
+        """Return means (NaN without samples) and counts."""
         mean = np.where(self._count > 0, self._total / np.maximum(self._count, 1), np.nan).astype(np.float32)
         return mean, np.minimum(self._count, _MAX_COUNT).astype(np.uint16)

@@ -1,12 +1,12 @@
-"""Minder as it was published (NSDI'25), as a baseline, with the ablations of its evaluation.
+"""Minder as published (NSDI'25), as a baseline, with the ablations of its evaluation.
 
-Every number is the paper's (``seed-systems-a.md`` section 1) unless its line says otherwise: calls
-every 8 minutes on the last 15 minutes of samples, windows of 8 samples a sample apart, one LSTM-VAE a
-metric, machines compared by the sum of pairwise distances, z-score against a threshold, the same
-machine for more than 4 minutes, metrics by priority, and the first metric that convicts a machine
-ends the call.
+Every number is the paper's (``seed-systems-a.md`` section 1) unless its line says otherwise. A call is made
+every 8 minutes on the last 15 minutes of samples. Windows have 8 samples and start one sample apart. Each metric
+has an LSTM-VAE. Machines are compared by the sum of pairwise distances, its z-score against a threshold, and the
+same machine must be the candidate for more than 4 minutes. Metrics are tried in order of priority, and the first
+one that convicts a machine ends the call.
 
-``detect`` is one call, a pure function. ``MinderCalls`` keeps the last 15 minutes and says when a call
+``detect`` is one call, a pure function. ``MinderCalls`` keeps the last 15 minutes of samples and says when a call
 is due.
 """
 
@@ -25,8 +25,11 @@ from tocsin.models.similarity import CandidateRun, Scan, ceiling, first_run
 from tocsin.schemas.reasons import Reason
 
 Variant = Literal["vae", "raw", "concatenated", "integrated", "mahalanobis"]
-"""``vae``: Minder. ``raw``: distance of the samples themselves. ``concatenated``: the metrics' embeddings side by
-side, one comparison. ``integrated``: one model of all metrics. ``mahalanobis``: the other baseline."""
+"""The procedure or one of its ablations.
+
+``vae``: Minder. ``raw``: distance of the samples themselves. ``concatenated``: all metrics' embeddings joined into one
+comparison. ``integrated``: one model of all metrics. ``mahalanobis``: the other baseline.
+"""
 
 PRIORITY = (
     "pfc_tx_packets_per_second",
@@ -37,29 +40,29 @@ PRIORITY = (
     "gpu_tensor_active_ratio",
     "nvlink_bytes_per_second",
 )
-"""The seven metrics in the order that the paper's tree learned (1.6, 1.7): PFC, CPU, GPU (duty, power, graphics,
+"""The paper's seven metrics in the order that its tree learned (1.6, 1.7): PFC, CPU, GPU (duty, power, graphics,
 tensor), NVLink."""
 
 MIN_PEER_COUNT = 3
-"""Ours, as everywhere in tocsin: of two machines nobody can say which one moved."""
+"""Least number of machines to compare. Not the paper's: of two machines it is undecidable which one moved."""
 _BLOCK_COUNT = 64
-"""Windows embedded at a time: what is in memory does not grow with the call's length."""
+"""Windows embedded at a time, so that memory does not grow with the length of a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinderConfig:
-    """Settings of the procedure.
+    """Settings of the Minder procedure.
 
     Attributes:
-        variant: Minder, or an ablation.
-        threshold_sigmas: the similarity threshold. The paper's value was not found; None: the model's, fitted.
-        ceiling_ratio: NOT the paper's: no threshold above this share of what a lone outlier can reach among so many
-            machines. None, to the letter: with 4 machines no threshold above 1.73 ever fires, and the call's reason is
-            ``threshold_unreachable``.
-        continuity_seconds: a machine must be the candidate for longer; 0: the ablation "no continuity".
-        call_seconds: from call to call.
-        pull_seconds: samples that a call looks at.
-        window_ticks: samples of a window.
+        variant: Minder or one of its ablations.
+        threshold_sigmas: the similarity threshold; None: the model's fitted one. The paper's value was not found.
+        ceiling_ratio: NOT the paper's: caps the threshold at this share of the highest z-score that a lone outlier can
+            reach among the machines. None: no cap, as published; with 4 machines no threshold above 1.73 ever fires,
+            and the call's reason is ``threshold_unreachable``.
+        continuity_seconds: a machine must be the candidate for longer than this; 0: the ablation "no continuity".
+        call_seconds: time between calls.
+        pull_seconds: length of the samples that a call looks at.
+        window_ticks: samples in a window.
     """
 
     variant: Variant = "vae"
@@ -71,7 +74,7 @@ class MinderConfig:
     window_ticks: int = WINDOW_TICKS
 
     def threshold(self, model: MinderModel, machine_count: int) -> float:
-        """The threshold among so many machines."""
+        """Return the threshold on the z-score for this model, variant and number of machines."""
         own = model.variant_sigmas.get(self.variant, model.threshold_sigmas)
         plain = own if self.threshold_sigmas is None else self.threshold_sigmas
         return plain if self.ceiling_ratio is None else min(plain, self.ceiling_ratio * ceiling(machine_count))
@@ -79,17 +82,17 @@ class MinderConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MinderModel:
-    """What is trained.
+    """A trained Minder model.
 
     Attributes:
-        limits: metric -> ends of its normalisation.
+        limits: metric -> range of its normalisation.
         single: metric -> its LSTM-VAE.
-        integrated: the one of all metrics, for that ablation.
-        priority: metrics in the order in which they are asked.
-        threshold_sigmas: fitted; 2.0 until it is (ours: the paper's was not found).
-        variant_sigmas: variant -> its own threshold, where that was fitted too: an ablation with another's would
-            be judged for the wrong number.
-        version: a name for people.
+        integrated: the LSTM-VAE of all metrics, for that ablation; None: not trained.
+        priority: metrics in the order in which they are tried.
+        threshold_sigmas: fitted threshold; 2.0 before fitting (not the paper's, which was not found).
+        variant_sigmas: variant -> its own fitted threshold, where there is one. An ablation with another variant's
+            threshold would be judged unfairly.
+        version: human-readable version.
     """
 
     limits: Mapping[str, Limits]
@@ -103,12 +106,12 @@ class MinderModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """What a call looks at.
+    """The metric samples that a call looks at.
 
     Attributes:
-        metrics: names of the second axis.
+        metrics: names of the second axis of ``values``.
         values: in the metrics' units, shape (machines, metrics, ticks), NaN = no sample.
-        tick_seconds: distance of samples.
+        tick_seconds: distance between samples.
     """
 
     metrics: tuple[str, ...]
@@ -118,15 +121,15 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """The machine that a call convicts.
+    """A machine that a call convicts.
 
     Attributes:
-        row: which machine.
-        metric: which metric convicts it; the variant's name where all are judged at once.
-        onset_index: tick that completed the first window of the run.
-        end_index: tick that completed the last one.
-        mean_sigmas: mean score over the run.
-        threshold_sigmas: that it was above.
+        row: row of the machine.
+        metric: the metric that convicts it; the variant's name where all metrics are judged at once.
+        onset_index: tick of the last sample of the run's first window.
+        end_index: tick of the last sample of the run's last window.
+        mean_sigmas: mean z-score over the run.
+        threshold_sigmas: the threshold that it exceeded.
     """
 
     row: int
@@ -139,10 +142,10 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call says.
+    """The result of one call.
 
     Attributes:
-        alert: None: no fault.
+        alert: the convicted machine, None without a fault.
         reasons: metric (or variant) -> why it convicted nobody.
     """
 
@@ -151,7 +154,7 @@ class Outcome:
 
 
 def detect(samples: Samples, model: MinderModel, config: MinderConfig) -> Outcome:
-    """Make one call: metrics in order of priority, the first that convicts a machine ends it."""
+    """Make one call: try metrics in order of priority until one convicts a machine."""
     reasons: dict[str, Reason] = {}
     for name, metrics in views(model, config):
         found = scan_view(samples, metrics, model, config)
@@ -182,7 +185,10 @@ def _alert(name: str, rows: NDArray[np.intp], scan: Scan, run: CandidateRun, lin
 
 
 def views(model: MinderModel, config: MinderConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What is judged one after the other: (name, its metrics). One metric each, or all of them at once."""
+    """Yield (name, its metrics) for each comparison of a call, in order.
+
+    ``vae`` and ``raw`` have one comparison per metric, the other variants a single one of all metrics.
+    """
     if config.variant in ("vae", "raw"):
         yield from ((metric, (metric,)) for metric in model.priority)
     elif config.variant == "integrated" and model.integrated is not None:
@@ -194,10 +200,13 @@ def views(model: MinderModel, config: MinderConfig) -> Iterator[tuple[str, tuple
 def scan_view(
     samples: Samples, metrics: Sequence[str], model: MinderModel, config: MinderConfig
 ) -> tuple[NDArray[np.intp], Scan] | Reason:
-    """Compare the machines that have samples of these metrics: (their rows, what all windows say).
+    """Compare, window by window, the machines that have samples of these metrics.
 
-    A metric that fewer than three machines have is left out where several are judged at once; where it
-    is the only one, that is the answer. Also where a model is lacking, or samples for one window.
+    Where several metrics are judged at once, one that fewer than three machines have is left out.
+
+    Returns:
+        (rows of the machines, their scan), or the reason why no comparison is possible: too few machines, no samples of
+        the metrics, no model, or fewer samples than a window.
     """
     machines, _, ticks = samples.values.shape
     if machines < MIN_PEER_COUNT:
@@ -227,6 +236,7 @@ def scan_view(
 
 
 def _has_models(names: Sequence[str], model: MinderModel, config: MinderConfig) -> bool:
+    """Return whether the model holds limits, and LSTM-VAEs where the variant needs them, for these metrics."""
     if config.variant == "integrated":
         return model.integrated is not None and all(name in model.limits for name in names)
     wanted = {"vae": (model.limits, model.single), "concatenated": (model.limits, model.single)}
@@ -234,6 +244,7 @@ def _has_models(names: Sequence[str], model: MinderModel, config: MinderConfig) 
 
 
 def _scan(scaled: FloatArray, names: Sequence[str], model: MinderModel, config: MinderConfig) -> Scan:
+    """Return the comparison of machines over all sliding windows of normalised samples."""
     windows = np.lib.stride_tricks.sliding_window_view(scaled, config.window_ticks, axis=2)
     if config.variant == "mahalanobis":  # its spreads are those of all windows of the call
         return Scan.of(whitened(moments(windows.transpose(2, 0, 1, 3))))
@@ -249,12 +260,12 @@ def _scan(scaled: FloatArray, names: Sequence[str], model: MinderModel, config: 
 
 
 def embed(windows: FloatArray, names: Sequence[str], model: MinderModel, variant: Variant) -> NDArray[np.floating]:  # type: ignore[type-arg]
-    """What machines are compared by.
+    """Return the features by which machines are compared in each window.
 
     Args:
         windows: normalised, shape (windows, machines, metrics, ticks).
-        names: the metrics.
-        model: with the models of these metrics.
+        names: names of the metrics on the third axis.
+        model: holds the LSTM-VAEs of these metrics.
         variant: which embedding.
 
     Returns:
@@ -274,13 +285,13 @@ def embed(windows: FloatArray, names: Sequence[str], model: MinderModel, variant
 
 
 def fill_nearest(values: FloatArray) -> FloatArray:
-    """Fill a missing sample from the nearest one in time, of two equally near the earlier (1.4).
+    """Fill missing samples from the nearest one in time, of two equally near the earlier one (1.4).
 
-    The paper names no limit, so there is none: a machine that fell silent keeps its last value until
-    it has left the 15 minutes.
+    The paper names no limit, so there is none: a machine that fell silent keeps its last value until it has left the 15
+    minutes.
 
     Args:
-        values: shape (rows, ticks), NaN or infinity = no sample; a row without any stays so.
+        values: shape (rows, ticks), NaN or infinity = no sample; a row without any sample becomes NaN.
     """
     known = np.isfinite(values)
     if known.all():

@@ -1,11 +1,10 @@
-"""When Minder looks, and at what: the last 15 minutes of a job, every 8 minutes.
+"""Schedule of Minder's calls and their samples: the last 15 minutes of a job, every 8 minutes.
 
-15 - 8 = 7 minutes of overlap are more than the 4 of continuity: a run that one call sees only the
-begin of is whole in the next one. From onset to alert it takes the continuity and up to one distance
-of calls; the 3.6 s that the paper reports are the processing of one call, not this.
+Calls overlap by 15 - 8 = 7 minutes, more than the 4 of continuity, so a run that one call sees only in part
+is whole in the next one. From onset to alert it takes the continuity and up to one distance
+between calls. The 3.6 s that the paper reports are the processing of one call, not this delay.
 
-What is kept is every sample of 15 minutes, 25 kB a machine. That is the published way; tocsin's own
-detector keeps levels.
+All samples of 15 minutes are kept, 25 kB a machine, as published. Tocsin's own detector keeps levels instead.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _NS_PER_SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that was made.
+    """A call that was made.
 
     Attributes:
-        outcome: what it says.
-        hosts: machine of each row.
-        start_ns: time of its first tick.
-        tick_ns: distance of ticks.
-        at_ns: when it was made.
+        outcome: its result.
+        hosts: host of each row.
+        start_ns: time of its first tick, Unix nanoseconds.
+        tick_ns: distance between ticks, nanoseconds.
+        at_ns: time when it was made.
     """
 
     outcome: Outcome
@@ -40,53 +39,55 @@ class Call:
     at_ns: int
 
     def time_of(self, tick_index: int) -> int:
-        """Time of a tick."""
+        """Return the time of a tick, Unix nanoseconds."""
         return self.start_ns + tick_index * self.tick_ns
 
 
 class MinderCalls:
-    """One job's samples, and the calls on them. Reads no clock: time comes with the samples.
+    """The recent samples of one job and the calls on them; reads no clock, time comes with the samples.
 
     Attributes:
-        hosts: machine of each row, ascending.
+        hosts: host of each row, ascending.
         values: float32, shape (hosts, metrics, ticks), NaN = no sample.
-        start_ns: time of the first tick.
-        tick_ns: distance of ticks, 0: none yet.
-        next_call_ns: when the next call is due; the first one a call's distance after the first sample.
+        start_ns: time of the first tick, Unix nanoseconds.
+        tick_ns: distance between ticks, nanoseconds; 0 before the first sample.
+        next_call_ns: time when the next call is due; the first one is one call interval after the first sample.
     """
 
     def __init__(self, config: MinderConfig, model: MinderModel, metrics: Sequence[str]) -> None:
-        """Nothing seen yet.
+        """Start without samples.
 
         Args:
-            config: settings.
-            model: what was trained.
-            metrics: names of the second axis of all that is taken.
+            config: settings of the procedure.
+            model: trained model.
+            metrics: names of the second axis of all samples.
         """
         self._config, self._model, self._metrics = config, model, tuple(metrics)
         self.next_call_ns = 0
         self._clear(0, 0)
 
     def _clear(self, start_ns: int, tick_ns: int) -> None:
+        """Drop all samples and start a new time grid."""
         self.hosts: list[str] = []
         self.values: FloatArray = np.zeros((0, len(self._metrics), 0), np.float32)
         self.start_ns, self.tick_ns = start_ns, tick_ns
 
     @property
     def end_ns(self) -> int:
-        """Time of the first tick that is not there yet."""
+        """Time of the tick after the last one, Unix nanoseconds."""
         return self.start_ns + int(self.values.shape[2]) * self.tick_ns
 
     def take(self, hosts: Sequence[str], values: FloatArray, start_ns: int, tick_ns: int) -> None:
-        """Take the samples of one span; spans come in order, what is between them is missing.
+        """Add the samples of one span; spans come in order, and gaps between them are missing samples.
 
-        Another distance of ticks than before begins anew: the two cannot stand on one grid.
+        All earlier samples are dropped where the tick distance changes, because two distances do not fit one grid.
+        Samples older than ``pull_seconds`` are dropped too.
 
         Args:
-            hosts: ascending.
+            hosts: host of each row, ascending.
             values: shape (hosts, metrics, ticks).
-            start_ns: time of the first tick.
-            tick_ns: distance of ticks.
+            start_ns: time of the first tick, Unix nanoseconds.
+            tick_ns: distance between ticks, nanoseconds.
         """
         if not self.next_call_ns:
             self.next_call_ns = start_ns + round(self._config.call_seconds * _NS_PER_SECOND)
@@ -106,17 +107,17 @@ class MinderCalls:
         cut = max(0, ticks - most)
         self.hosts, self.values, self.start_ns = names, found[:, :, cut:], self.start_ns + cut * tick_ns
         if cut:
-            self._drop_the_gone()
+            self._drop_absent_hosts()
 
-    def _drop_the_gone(self) -> None:
-        """A machine without a sample in the last 15 minutes is no part of the job any more."""
+    def _drop_absent_hosts(self) -> None:
+        """Drop hosts without a sample in the last 15 minutes; they are no longer part of the job."""
         there = np.isfinite(self.values).any(axis=(1, 2))
         if not there.all():
             self.hosts = [host for host, is_there in zip(self.hosts, there, strict=True) if is_there]
             self.values = self.values[there]
 
     def due(self, now_ns: int) -> Call | None:
-        """Make a call if one is due, else None; after a silence one call, not all that were missed."""
+        """Make a call if one is due and return it, else None; after a gap only one call is made."""
         if not self.next_call_ns or now_ns < self.next_call_ns or not self.tick_ns:
             return None
         distance_ns = round(self._config.call_seconds * _NS_PER_SECOND)

@@ -1,4 +1,4 @@
-"""A whole Minder model as bytes: limits, order of metrics, threshold, and the LSTM-VAEs of ``lstm_vae_file``."""
+"""File format of a Minder model: a sealed head with limits, metric order and thresholds, then its LSTM-VAEs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tocsin.schemas.reasons import ModelRefusal
 MAGIC: Final = b"TCMDR"
 FORMAT_VERSION: Final = 1
 FORMAT_NAME: Final = "minder/1"
-"""What registries call a model that is written so."""
+"""The format word of a ``minder`` model in registries."""
 _INTEGRATED: Final = ""
-"""Stands where a metric's name stands: the model of all of them."""
+"""Name of the all-metrics model in the list of parts, where other parts have their metric's name."""
 
 
 def encode_minder(model: MinderModel) -> bytes:
-    """Write a model; the same model always gives the same bytes."""
+    """Return a Minder model as a file; the same model always gives the same bytes."""
     parts = {name: encode_vae(vae) for name, vae in sorted(model.single.items())}
     if model.integrated is not None:
         parts[_INTEGRATED] = encode_vae(model.integrated)
@@ -38,12 +38,12 @@ def encode_minder(model: MinderModel) -> bytes:
 
 
 def decode_minder(data: bytes) -> MinderModel:
-    """Read what ``encode_minder`` wrote.
+    """Read a file of ``encode_minder``.
 
     Raises:
-        ModelRefusedError: it is cut short, damaged, newer than this program, or does not fit together: a window that
-            is not the procedure's, a metric of the order that stands there twice or has no LSTM-VAE, limits that do
-            not ascend or are not those of the LSTM-VAE, a threshold that is not above 0 and finite.
+        ModelRefusedError: the file is cut short, damaged, newer than this program, or inconsistent: a window that is
+            not the procedure's, a metric of the order that occurs twice or has no LSTM-VAE, limits that do not ascend
+            or differ from those of the LSTM-VAE, a threshold that is not positive and finite.
     """
     head, body = unseal(data, MAGIC, FORMAT_VERSION)
     try:
@@ -70,29 +70,34 @@ def decode_minder(data: bytes) -> MinderModel:
 
 
 def _number(value: Any, field: str) -> float:
+    """Return the value as a float; raise ``TypeError`` if it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{field} = {str(value)[:80]!r}: must be a number")
     return float(value)
 
 
 def _limits(ends: Any, field: str) -> Limits:
+    """Return a list of two numbers as normalisation limits; raise ``TypeError`` for anything else."""
     if not isinstance(ends, list) or len(ends) != 2:
         raise TypeError(f"{field} = {str(ends)[:80]!r}: must be two numbers")
     return Limits(_number(ends[0], field), _number(ends[1], field))
 
 
 def _listed(names: Any) -> tuple[str, ...]:
+    """Return a list of strings as a tuple; raise ``TypeError`` for anything else."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"priority = {str(names)[:80]!r}: must be a list of metrics")
     return tuple(names)
 
 
 def _check_sigmas(field: str, value: float) -> None:
+    """Refuse a threshold that is not above 0 and finite."""
     if not 0 < value < math.inf:
         refuse(ModelRefusal.OUT_OF_RANGE, f"{field} = {value:g}: must be above 0 and finite")
 
 
 def _check_limits(limits: Mapping[str, Limits]) -> None:
+    """Refuse limits that are not finite or do not ascend."""
     for name, ends in limits.items():
         if not 0 < ends.high - ends.low < math.inf:
             text = f"limits of {name} = {ends.low:g} to {ends.high:g}: must be finite and ascend"
@@ -100,7 +105,7 @@ def _check_limits(limits: Mapping[str, Limits]) -> None:
 
 
 def _cut(body: bytes, sizes: Sequence[tuple[str, int]]) -> Iterator[tuple[str, LstmVae]]:
-    """Each metric's LSTM-VAE."""
+    """Yield (metric, LSTM-VAE) for each part of the body."""
     parts = dict(sizes)
     if len(parts) != len(sizes):
         name, count = Counter(name for name, _ in sizes).most_common(1)[0]
@@ -115,20 +120,21 @@ def _cut(body: bytes, sizes: Sequence[tuple[str, int]]) -> Iterator[tuple[str, L
 
 
 def _check_vae(vae: LstmVae, limits: Mapping[str, Limits]) -> None:
-    """It takes the windows that the procedure makes, scaled as those that it was trained on."""
+    """Refuse an LSTM-VAE whose window is not the procedure's or whose limits differ from the model's."""
     of = f"LSTM-VAE of {', '.join(vae.metrics)}"
     if vae.window_ticks != WINDOW_TICKS:
         refuse(ModelRefusal.OUT_OF_RANGE, f"{of}: window_ticks = {vae.window_ticks}: must be {WINDOW_TICKS}")
     for name, own in zip(vae.metrics, vae.limits, strict=True):
-        told = limits.get(name)
-        if told is None:
+        stored = limits.get(name)
+        if stored is None:
             refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} are missing: must be {own.low:g} to {own.high:g}")
-        if told != own:
-            found, wanted = f"{told.low:g} to {told.high:g}", f"{own.low:g} to {own.high:g}"
+        if stored != own:
+            found, wanted = f"{stored.low:g} to {stored.high:g}", f"{own.low:g} to {own.high:g}"
             refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {found}: must be {wanted}, as its {of} has them")
 
 
 def _check_priority(priority: tuple[str, ...], vaes: Mapping[str, LstmVae]) -> None:
+    """Refuse an order of metrics that is empty, names one twice or names one without an LSTM-VAE."""
     if not priority:
         refuse(ModelRefusal.OUT_OF_RANGE, "priority = []: must name a metric at least")
     for name, count in Counter(priority).items():

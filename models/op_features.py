@@ -1,10 +1,10 @@
-"""Distributions of operation times, per rank and window: what the trace detectors look at.
+"""Distributions of operation times per rank and window: the features of the trace detectors.
 
-What DistAD counts was not recovered (the preprint is withdrawn), so this is our own choice: for each class of
-operations a histogram of log2(time / the role's median time of that class in the same window), and the shares
-of time and of calls. Relative to the peers, because then a change of the workload (a longer sequence, another
-batch) or of the machine's generation moves all ranks together and cancels, and a model that was trained on one
-job can look at another one.
+What DistAD counts was not recovered (the preprint is withdrawn), so the features are our own choice. For each class
+of operations there is a histogram of log2(time / the role's median time of that class in the same window). The
+shares of time and of calls are added. The features are relative to peers: a change of the workload (a longer
+sequence, another batch) or of the machine's generation moves all ranks together and cancels. So a model that was
+trained on one job can judge another one.
 
 One ``OpRows`` holds the operations of ranks that carry the same load (one pipeline stage).
 """
@@ -25,31 +25,36 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 PHASES = ("data", "forward", "backward", "optimizer", "communication", "rest")
-"""Classes of ``steps.parquet`` and ``StepBatch``: the exclusive phases; ``rest`` is what no phase explains."""
+"""Operation classes of ``steps.parquet`` and ``StepBatch``: the exclusive phases; ``rest`` is the time outside all
+phases."""
 FAMILIES = ("phases", "collectives", "ops")
-"""What windows are made of: phases of steps, collectives by name, traced operations by type. Never mixed."""
+"""Sources of operations: phases of steps, collectives by name, traced operations by type. A window holds one source
+only."""
 OTHER = "other"
-"""Where operations go that the vocabulary does not know (``seed-systems-b.md`` 4.3)."""
+"""Class of operations that the vocabulary does not know (``seed-systems-b.md`` 4.3)."""
 
 BIN_EDGES = (-1.0, -0.5, -0.25, -0.1, 0.1, 0.25, 0.5, 1.0)
 """Edges of the histograms, log2 of time over the role's median: half, 0.71, 0.84, 0.93, 1.07, 1.19, 1.41, double.
 
-The middle bin is +-7 %: ranks of a quiet job scatter by 2 to 8 % within a step (``StepsConfig``), and a job
-straggles from 10 % (what-if study).
+The middle bin is +-7 %: ranks of a quiet job scatter by 2 to 8 % within a step (``StepsConfig``), and a job straggles
+from 10 % (what-if study).
 """
 BIN_COUNT = len(BIN_EDGES) + 1
+"""Number of bins of a histogram."""
 _TINY_SECONDS = 1e-6
-"""Clocks do not tell shorter times apart; a time of zero has a logarithm with it."""
+"""Shorter times count as this: clocks do not resolve them, and zero has no logarithm."""
 _NOTHING_RATIO = 1e-3
-"""A class that takes less of the role's time than this has no shape: its histogram stays in the middle bin."""
+"""An operation class that takes at most this share of the role's time gets no distribution: all its operations go to
+the middle bin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The classes that a model knows, fixed at training; what else comes is ``other``.
+    """The operation classes that a model knows, fixed at training; any other name is ``other``.
 
     Attributes:
-        words: different, without ``other``.
+        words: class names, all different, without ``other``.
+        codes: class name -> its number.
     """
 
     words: tuple[str, ...]
@@ -63,28 +68,28 @@ class Vocabulary:
 
     @property
     def class_count(self) -> int:
-        """Classes, ``other`` included."""
+        """Number of classes, ``other`` included."""
         return len(self.words) + 1
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names, ``other`` last."""
+        """Names of the classes, ``other`` last."""
         return (*self.words, OTHER)
 
     def encode(self, names: Iterable[str]) -> IntArray:
-        """Numbers of classes."""
+        """Return the class number of each name, shape (names,)."""
         other = len(self.words)
         return np.array([self.codes.get(name, other) for name in names], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class OpRows:
-    """Operations of one window, one a row.
+    """Operations of one window, one per row.
 
     Attributes:
-        ranks: whose, any order.
-        classes: number in the vocabulary.
-        seconds: exclusive time.
+        ranks: rank of each operation, in any order.
+        classes: class number in the vocabulary.
+        seconds: exclusive time of each operation.
     """
 
     ranks: IntArray
@@ -92,7 +97,7 @@ class OpRows:
     seconds: FloatArray
 
     def __post_init__(self) -> None:
-        """Refuse what no operation can be.
+        """Check the columns.
 
         Raises:
             FieldError: columns of different length, or a time that is negative, infinite or NaN.
@@ -105,7 +110,7 @@ class OpRows:
             raise FieldError(f"ops.seconds[{row}]", float(self.seconds[row]), "finite and at least 0")
 
     def of_ranks(self, ranks: IntArray) -> OpRows:
-        """The rows of these ranks only."""
+        """Return only the rows of these ranks."""
         mask = np.isin(self.ranks, ranks)
         return OpRows(self.ranks[mask], self.classes[mask], self.seconds[mask])
 
@@ -115,11 +120,11 @@ class OpWindow:
     """The operations of one window, summed up by rank.
 
     Attributes:
-        ranks: ascending.
+        ranks: ascending; the rows of the arrays.
         seconds: exclusive time by class, shape (ranks, classes).
-        counts: operations by class, same shape.
-        histograms: shares of each class's operations by bin, shape (ranks, classes, bins); zeros where a
-            rank has none of a class.
+        counts: number of operations by class, same shape.
+        histograms: share of each class's operations in each bin, shape (ranks, classes, bins); zeros where a rank has
+            none of a class.
     """
 
     ranks: IntArray
@@ -129,15 +134,19 @@ class OpWindow:
 
     @property
     def features(self) -> FloatArray:
-        """One row of features a rank, shape (ranks, ``feature_count``).
+        """Features of each rank, shape (ranks, ``feature_count``).
 
-        Histograms first (class by class), then time shares and call shares less the median rank's.
+        Histograms first (class by class), then time shares and call shares minus the median rank's.
         """
         flat = self.histograms.reshape(len(self.ranks), -1)
-        return np.concatenate([flat, _beside_median(self.seconds), _beside_median(self.counts)], axis=1)
+        return np.concatenate([flat, _minus_median(self.seconds), _minus_median(self.counts)], axis=1)
 
     def has_enough(self, operations_factor: float) -> npt.NDArray[np.bool_]:
-        """Which ranks have so many operations for each class that is used, and spent any time on them."""
+        """Return for each rank whether it has enough operations to be judged, shape (ranks,).
+
+        Args:
+            operations_factor: least number of operations for each used class; also some time must be spent.
+        """
         used_count = max(1, int((self.counts.sum(axis=0) > 0).sum()))
         counted: npt.NDArray[np.bool_] = self.counts.sum(axis=1) >= operations_factor * used_count
         timed: npt.NDArray[np.bool_] = self.seconds.sum(axis=1) > 0
@@ -145,16 +154,16 @@ class OpWindow:
 
 
 def feature_count(class_count: int) -> int:
-    """Columns of ``OpWindow.features``."""
+    """Return the number of columns of ``OpWindow.features`` for so many classes."""
     return class_count * (BIN_COUNT + 2)
 
 
 def sum_up(rows: OpRows, class_count: int) -> OpWindow:
-    """Sum one window's operations up by rank and class.
+    """Sum up the operations of one window by rank and class.
 
     Args:
         rows: of ranks that carry the same load.
-        class_count: classes of the vocabulary, ``other`` included.
+        class_count: number of classes of the vocabulary, ``other`` included.
     """
     ranks, row_of = np.unique(rows.ranks, return_inverse=True)
     shape = (ranks.size, class_count)
@@ -169,7 +178,7 @@ def sum_up(rows: OpRows, class_count: int) -> OpWindow:
 
 
 def _bins(rows: OpRows, class_count: int, total_seconds: float) -> IntArray:
-    """The bin of each operation: its time against the role's median of its class."""
+    """Return the histogram bin of each operation: its time relative to the role's median time of its class."""
     found = np.full(rows.seconds.size, BIN_COUNT // 2, np.int64)
     for number in range(class_count):
         of_class = np.flatnonzero(rows.classes == number)
@@ -182,6 +191,7 @@ def _bins(rows: OpRows, class_count: int, total_seconds: float) -> IntArray:
     return found
 
 
-def _beside_median(amounts: FloatArray) -> FloatArray:
+def _minus_median(amounts: FloatArray) -> FloatArray:
+    """Return each row's shares minus the median row's shares."""
     own = shares(amounts)
     return np.nan_to_num(own - median(own, 0)[None, :])

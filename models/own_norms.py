@@ -1,7 +1,8 @@
-"""Whose own gradient norm is far from its peers' and from its own past: numbers in, ranks out.
+"""Find ranks whose local gradient norm is far from that of their peers and from their own past.
 
-In logarithms, as norms of one step scatter by a factor. Only ranks of one role are compared, and each by what it used
-to be beside them: a stage, a shard or a rank with more data that always differs does not stand out.
+Norms are compared as logarithms because the norms of one step differ by a factor. Only ranks of one role are compared,
+and each relative to its usual distance from them. So a stage, a shard or a rank with more data that always differs does
+not stand out.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class OwnNormConfig:
-    """Settings.
+    """Settings of the gradient norm comparison.
 
     Attributes:
-        factor: what is far out is so many times its peers' norm, and its own usual one.
-        deviation_factor: and so many times the spread of its role in this step, and its own, beside that.
-        equal_ratio: norms that differ by less are one number that all have (the global norm), and tell nothing.
-        least_peer_count: with fewer ranks of its role a rank is not judged.
-        known_count: before so many steps of its own a rank is not judged.
-        odd_factor: what is far from its peers, and so many times its own spread, is not learned: it would spoil that.
-        memory_count: steps that a rank's past reaches back over.
+        factor: an outlier has at least this many times its peers' norm and its own usual norm.
+        deviation_factor: and is at least this many spreads away from its own usual distance to its role; the spread is
+            the larger of the role's in this step and the rank's own.
+        equal_ratio: norms that differ by less than this share are the global norm, which all ranks have, and say
+            nothing.
+        least_peer_count: a rank with at most so many ranks in its role, itself included, is not judged.
+        known_count: a rank is not judged before so many steps of its own.
+        odd_factor: a norm far from the peers' and this many own spreads away is not learned, because it would inflate
+            the spread.
+        memory_count: number of steps in a rank's moving statistics.
     """
 
     factor: float = 4.0
@@ -43,14 +47,15 @@ class OwnNormConfig:
 
 
 class FarOut(NamedTuple):
-    """A rank whose norm is far out.
+    """A rank whose gradient norm is an outlier.
 
     Attributes:
-        rank: who.
-        norm: its norm.
-        usual_norm: what its role's ranks had in the middle.
-        role_count: how many they are.
-        before_ratio: how many of its steps were far from its peers till then, with one more: few steps tell little.
+        rank: global rank.
+        norm: its gradient norm.
+        usual_norm: median norm of its role in this step.
+        role_count: number of ranks in its role.
+        before_ratio: share of its earlier steps that were far from its peers, counted with one such step more because
+            few steps prove little.
     """
 
     rank: int
@@ -62,13 +67,13 @@ class FarOut(NamedTuple):
 
 @dataclass(slots=True)
 class OwnNorms:
-    """The past of each rank's norm among its role.
+    """Moving statistics of each rank's gradient norm relative to its role, and the outlier test.
 
     Attributes:
         config: settings.
-        past: mean and deviation of the logarithm beside the role's median.
-        often: how often a rank's norm was far from its peers, if not from its own spread.
-        step_count: steps that were judged.
+        past: mean and deviation of each rank's log norm minus the role's median.
+        often: share of steps in which a rank's norm was far from its peers.
+        step_count: number of steps judged so far.
     """
 
     config: OwnNormConfig = field(default_factory=OwnNormConfig)
@@ -77,16 +82,16 @@ class OwnNorms:
     step_count: int = 0
 
     def __post_init__(self) -> None:
-        """Know nobody."""
+        """Start without any known rank."""
         self.past, self.often = (RankPast(1, self.config.memory_count) for _ in range(2))
 
     def step(self, ranks: IntArray, roles: IntArray, norms: FloatArray) -> list[FarOut]:
-        """Judge one step, then learn it; what is far out is not learned.
+        """Return the outliers of one step, then learn the norms of all other ranks.
 
         Args:
             ranks: ascending.
-            roles: ranks of one number are alike.
-            norms: positive, finite.
+            roles: role number of each rank; ranks with the same number are comparable.
+            norms: positive, finite gradient norms, shape (ranks,).
         """
         self.step_count += 1
         if not norms.size or norms.max() <= (1 + self.config.equal_ratio) * norms.min():
@@ -95,24 +100,26 @@ class OwnNorms:
         middles, sizes = group_medians(logs, roles)
         away = logs - middles
         counts, means, deviations = self.past.look(ranks)
-        beside = away - means[:, 0]
-        spreads = MAD_TO_SIGMA * group_medians(np.abs(beside - group_medians(beside, roles)[0]), roles)[0]
+        beyond_usual = away - means[:, 0]
+        spreads = MAD_TO_SIGMA * group_medians(np.abs(beyond_usual - group_medians(beyond_usual, roles)[0]), roles)[0]
         own = deviations[:, 0]
         compared = sizes > self.config.least_peer_count
         known = counts >= self.config.known_count
-        is_away = np.minimum(away, np.where(known, beside, np.inf)) > np.log(self.config.factor)
-        is_odd = known & is_away & (beside > self.config.odd_factor * own)
+        is_away = np.minimum(away, np.where(known, beyond_usual, np.inf)) > np.log(self.config.factor)
+        is_odd = known & is_away & (beyond_usual > self.config.odd_factor * own)
         self.past.learn(ranks, np.where(compared & ~is_odd, away, np.nan)[:, None])
-        is_far = np.flatnonzero(compared & is_odd & (beside > self.config.deviation_factor * np.maximum(spreads, own)))
+        is_far = np.flatnonzero(
+            compared & is_odd & (beyond_usual > self.config.deviation_factor * np.maximum(spreads, own))
+        )
         steps, rates, _ = self.often.look(ranks)
         self.often.learn(ranks, is_away[:, None].astype(np.float64))
         before = (rates[:, 0] * steps + 1) / (steps + 1)
         columns = (ranks, norms, np.exp(middles), sizes, before)
-        return [FarOut(*told) for told in zip(*(column[is_far].tolist() for column in columns), strict=True)]
+        return [FarOut(*values) for values in zip(*(column[is_far].tolist() for column in columns), strict=True)]
 
 
 def group_medians(values: FloatArray, groups: IntArray) -> tuple[FloatArray, IntArray]:
-    """For each value the median of its group, and how many the group has."""
+    """Return for each value the median of its group and the size of its group."""
     order = np.lexsort((values, groups))
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     first = np.cumsum(counts) - counts

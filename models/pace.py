@@ -1,4 +1,4 @@
-"""How a job's pace changed at a point in time: by its steps, or by the work that its machines do per second."""
+"""How a job's speed changed at a point in time, measured by its steps or by the work of its machines per second."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """How a job's pace changed at a point in time.
+    """A change of a job's speed at a point in time.
 
     Attributes:
-        ratio: growth of the median step time; infinity: it makes no steps any more.
+        ratio: growth of the median step time as a share of the time before; infinity: the job makes no more steps.
         is_certain: the growth is beyond the noise of the steps.
-        is_gone: there is no growth to speak of.
-        step_seconds: median step time since then (of those seen), NaN: none.
-        before_seconds: median step time before.
+        is_gone: the growth is negligible, or was and has ended.
+        step_seconds: median step time after the point in time, NaN without steps.
+        before_seconds: median step time before it.
         error_ratio: standard error of ``ratio``.
-        step_count: steps since then, 0: it is told by work, or by a step that does not end.
-        is_of_bursts: some steps since then are long, and the others as ever: ``ratio`` is that of their mean.
-        is_of_work: no steps tell it but work a second, and the times are in units of the usual.
-        is_of_own: all ranks compute (or wait for data) longer by as much, and their communication is as ever.
+        step_count: number of steps after it; 0: measured by work per second, or by a step that does not end.
+        is_of_bursts: some steps are long and the others as before; ``ratio`` is then the growth of their mean.
+        is_of_work: measured by work per second instead of steps; times are then in units of the usual time.
+        is_of_own: all ranks compute (or wait for data) longer by the growth, and communication is as before.
     """
 
     ratio: float
@@ -44,42 +44,43 @@ class Slowdown:
 
     @property
     def is_likely(self) -> bool:
-        """Whether the growth is there rather than not: enough where much else speaks for it."""
+        """Whether the growth is more probable than not; enough where much other evidence exists."""
         return self.ratio >= max(_LIKELY_RATIO, _LIKELY_SIGMAS * self.error_ratio)
 
     @property
     def is_known(self) -> bool:
-        """Whether the steps are many and even enough to show that nothing has changed."""
-        return self.error_ratio <= _TELLING_ERROR_RATIO
+        """Whether the standard error is small enough for a missing growth to prove that nothing changed."""
+        return self.error_ratio <= _KNOWN_ERROR_RATIO
 
 
 _LIKELY_RATIO, _LIKELY_SIGMAS = 0.01, 2.0
-_TELLING_ERROR_RATIO = 0.02
-"""A growth that is known no better shows no absence of harm: few steps, or uneven ones."""
+_KNOWN_ERROR_RATIO = 0.02
+"""Largest standard error at which a missing growth proves that there is no impact."""
 _BEFORE_COUNT = 200
 _AFTER_COUNT = 100
 _FEWEST_BEFORE, _FEWEST_AFTER = 5, 3
 _INDEPENDENT_COUNT = 40
-"""Step times are correlated: a hundred of them tell no more than so many."""
+"""Most steps that count as independent in a standard error, because step times are correlated."""
 _MIN_SLOWDOWN_RATIO = 0.02
-"""Less is the drift of a healthy job."""
+"""Smallest growth of the step time that counts; less is the drift of a healthy job."""
 _CERTAIN_SIGMAS = 3.5
 _RECENT_COUNT = 8
 _OVERDUE_SECONDS = 7.0
-"""Agents send steps once a metric slice (5 s), and some time later."""
+"""Delay after which a missing step counts as overdue, on top of the step time. Agents send steps once a metric slice (5
+s) and with some latency."""
 _OVERDUE_FACTOR = 2.5
-"""A step that takes so many times as long as the others: the job stands, or nearly so."""
+"""A step that takes this many times the usual step time is overdue: the job is stalled or nearly so."""
 
 
 def overdue_seconds(step_seconds: float) -> float:
-    """How long after the last step of a job the next one is overdue."""
+    """Return how long after a job's last step the next one is overdue, seconds."""
     return _OVERDUE_FACTOR * step_seconds + _OVERDUE_SECONDS
 
 
 def _around(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows of the last steps before a point in time, and of the last ones after it.
+    """Return the row indices of the last steps before a point in time, and of the last ones after it.
 
-    A step that was under way then counts as after where half of it or more lies behind.
+    A step in progress at that time counts as after if at least half of it lies behind.
     """
     begins_ns = ends_ns - (seconds * 1e9).astype(np.int64)
     before = np.flatnonzero(ends_ns <= onset_ns)[-_BEFORE_COUNT:]
@@ -87,16 +88,16 @@ def _around(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> tuple[NDAr
 
 
 def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns: int) -> Slowdown | None:
-    """Compare the steps before a point in time with those after it.
+    """Compare step times before and after a point in time.
 
     Args:
         seconds: the job's step times, shape (steps,).
-        ends_ns: when they ended, ascending.
+        ends_ns: end of each step, Unix nanoseconds, ascending.
         onset_ns: the point in time.
         now_ns: the present.
 
     Returns:
-        None where fewer than five steps lie before, or none after and none is overdue.
+        The change; None with fewer than five steps before, or with no step after it and none overdue.
     """
     before, after = (seconds[rows] for rows in _around(seconds, ends_ns, onset_ns))
     if before.size < _FEWEST_BEFORE:
@@ -123,15 +124,17 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
 
 
 def most_growth_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> float | None:
-    """By how much steps may at most be longer since a point in time: by median or mean, and two errors more.
+    """Return an upper bound of the growth of the step time since a point in time, seconds.
+
+    It is the larger growth of median and mean, plus two standard errors.
 
     Args:
         seconds: the job's step times, shape (steps,).
-        ends_ns: when they ended, ascending.
+        ends_ns: end of each step, Unix nanoseconds, ascending.
         onset_ns: the point in time.
 
     Returns:
-        None where fewer than eight steps lie before, or four after.
+        Seconds; None with fewer than eight steps before or four after.
     """
     before, after = (seconds[rows] for rows in _around(seconds, ends_ns, onset_ns))
     if before.size < _MIN_GROWTH_COUNTS[0] or after.size < _MIN_GROWTH_COUNTS[1]:
@@ -145,9 +148,10 @@ _MIN_GROWTH_COUNTS = (8, 4)
 
 
 def _growth_by_bursts(before: FloatArray, after: FloatArray, usual: float) -> float:
-    """How much longer steps take in the mean where some are long and the others as ever; 0: no more than before.
+    """Return the growth of the mean step time caused by single long steps, as a share of the usual time.
 
-    A loader that comes and goes makes one step of eight twenty times as long; their median is as ever.
+    0 if there are few such steps, or hardly more than before. An intermittent data loader makes one step in eight
+    twenty times as long and leaves the median unchanged.
     """
     if before.size < _MIN_BURSTS_BEFORE:
         return 0.0
@@ -162,9 +166,10 @@ def _growth_by_bursts(before: FloatArray, after: FloatArray, usual: float) -> fl
 
 
 def _settled_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> float:
-    """What nearly all steps took for minutes before a point in time: what was so slow already began before it.
+    """Return the lower quartile of step times from five minutes to one before a point in time, 0.0 with too few.
 
-    Not the last minute: what a machine shows is seen some time after the steps that it slowed.
+    A slowness already present then began earlier. The last minute is left out because a fault is detected some time
+    after the first slow step.
     """
     lately = (ends_ns > onset_ns - _SETTLED_NS[0]) & (ends_ns <= onset_ns - _SETTLED_NS[1])
     return float(np.quantile(seconds[lately], _SETTLED_QUANTILE)) if lately.sum() >= _MIN_SETTLED_COUNT else 0.0
@@ -172,33 +177,36 @@ def _settled_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> f
 
 _MIN_BURSTS_BEFORE, _MIN_BURST_COUNT = 20, 3
 _LONG_FACTOR, _LEAST_BURST_RATIO, _BURST_FACTOR = 1.5, 0.15, 3.0
-"""Checkpoints and collections that nobody announced cost a healthy job up to a tenth of its time, before as after."""
+"""Limits of bursts: step time over the usual that counts as long, least lost share of time, least growth of that share.
+Unannounced checkpoints and garbage collections cost a healthy job up to a tenth of its time."""
 _SETTLED_NS = 300 * 10**9, 60 * 10**9
 _MIN_SETTLED_COUNT = 8
 _CHANGED_FACTOR = 1.1
-"""Less is noise, or drift."""
+"""Least ratio of settled to usual step time that counts as an earlier slowdown; less is noise or drift."""
 _SETTLED_QUANTILE = 0.25
-"""Where a fault comes and goes, a quarter of the steps or more are as ever."""
+"""Quantile of the settled step time. With an intermittent fault at least a quarter of the steps are normal."""
 _MIN_BEFORE, _MIN_AFTER = 6, 2
 _MIN_FALL_RATIO = 0.04
-"""Less is the drift of a healthy job."""
+"""Smallest fall of work per second that counts; less is the drift of a healthy job."""
 _FALL_SIGMAS = 3.0
 _NO_FALL_RATIO = 0.01
-_OTHER_WORK_RATIO = 0.1
-"""All work per second falls alike where steps take longer; of an evaluation memory was read 1.28 times as much, and
-GPUs exchanged a sixth."""
+_CHANGED_WORKLOAD_RATIO = 0.1
+"""Smallest rise of one metric, while others fall, that shows another kind of work. When steps take longer all work per
+second falls alike; in an evaluation, memory reads rose to 1.28 times and GPU exchange fell to a sixth."""
 _UNEVEN_RATIO, _UNEVEN_QUANTILE = 0.1, 0.85
-"""See ``is_uneven``; a pause now and then (a checkpoint in one window of ten) makes no job uneven."""
+"""Limits of ``is_uneven``: scatter over the usual, and quantile of the scatter. A checkpoint in one window of ten does
+not make a job uneven."""
 _MIN_SPANS_BEFORE = 4
 
 
 def is_uneven(work: NDArray[np.float64]) -> bool:
-    """Whether windows show where in a step the job is, and not its pace: its steps are longer than they.
+    """Return whether metric windows vary with the position inside a step, because steps are longer than windows.
 
-    A job that waits longer at the end of such a step does as much as ever in most windows, and in their median.
+    Such windows do not show the job's speed: a longer wait at the end of a step leaves most windows, and their median,
+    unchanged.
 
     Args:
-        work: shape (windows, metrics): work per second over its usual, NaN = no sample.
+        work: shape (windows, metrics): work per second as a share of its usual, NaN = no sample.
     """
     if work.shape[0] < _MIN_BEFORE:
         return False
@@ -209,17 +217,18 @@ def is_uneven(work: NDArray[np.float64]) -> bool:
 
 
 _OWN_GROWTH_RATIO, _OTHER_GROWTH_RATIO = 0.6, 0.25
-"""Of what the steps are longer by: a machine whose link is slow makes the communication of the others longer."""
+"""Least share of the growth in self time, and largest share in communication, for ``grew_in_own_time``. A slow link on
+one machine makes the communication of all others longer."""
 
 
 def grew_in_own_time(history: NDArray[np.float64], ends_ns: NDArray[np.int64], onset_ns: int) -> bool:
-    """Whether the steps since then are longer by what nearly all ranks do by themselves, and not by communication.
+    """Return whether steps became longer by self time on nearly all ranks, and not by communication.
 
     Args:
-        history: shape (steps, 4): step, data (20th percentile over ranks), other own time (median), communication
-            (median), all seconds.
-        ends_ns: shape (steps,).
-        onset_ns: a time of the past.
+        history: shape (steps, 4), seconds: step time, data wait (20th percentile over ranks), other self time (median),
+            communication (median).
+        ends_ns: end of each step, Unix nanoseconds, shape (steps,).
+        onset_ns: the point in time that separates before and after.
     """
     before, after = (history[rows] for rows in _around(history[:, 0], ends_ns, onset_ns))
     if before.shape[0] < _FEWEST_BEFORE or after.shape[0] < _FEWEST_AFTER:
@@ -231,7 +240,14 @@ def grew_in_own_time(history: NDArray[np.float64], ends_ns: NDArray[np.int64], o
 
 
 def means_of_spans(work: NDArray[np.float64], window_count: int) -> NDArray[np.float64]:
-    """Means over so many windows each, the newest ones; windows that fill no span are left out."""
+    """Return means over spans of ``window_count`` windows each, shape (spans, metrics).
+
+    Spans end at the newest window; the oldest windows that fill no whole span are left out.
+
+    Args:
+        work: shape (windows, metrics), NaN = no sample.
+        window_count: windows in a span.
+    """
     count = work.shape[0] // window_count
     spans = work[work.shape[0] - count * window_count :].reshape(count, window_count, work.shape[1])
     known = np.isfinite(spans)
@@ -241,10 +257,14 @@ def means_of_spans(work: NDArray[np.float64], window_count: int) -> NDArray[np.f
 
 
 def slowdown_of_spans(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
-    """The same as ``slowdown_of_work`` of an uneven job: means over spans longer than its steps.
+    """Return the change of speed of an uneven job, from means over spans longer than its steps.
 
-    What was before is known from a few spans only: its own error counts as well. Too few spans to tell is neither
-    certain nor gone.
+    Like ``slowdown_of_work``, but the error of the few spans before counts as well. With too few spans the result is
+    neither certain nor gone.
+
+    Args:
+        before: shape (spans, metrics): work per second as a share of its usual, NaN = no sample.
+        after: the same, later.
     """
     if before.shape[0] < _MIN_SPANS_BEFORE or after.shape[0] < _MIN_AFTER:
         return Slowdown(0.0, False, False, 1.0, 1.0, math.inf, is_of_work=True)
@@ -252,14 +272,14 @@ def slowdown_of_spans(before: NDArray[np.float64], after: NDArray[np.float64]) -
 
 
 def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) -> Slowdown | None:
-    """How much longer a unit of work takes, by work per second before and after a point in time.
+    """Return the change of speed by work per second before and after a point in time.
 
     Args:
-        before: shape (windows, metrics): work per second over its usual, NaN = no sample.
+        before: shape (windows, metrics): work per second as a share of its usual, NaN = no sample.
         after: the same, later.
 
     Returns:
-        None where there are too few windows. The times are in units of the usual.
+        The change, with times in units of the usual time; None with too few windows.
     """
     if before.shape[0] < _MIN_BEFORE or after.shape[0] < _MIN_AFTER:
         return None
@@ -267,9 +287,15 @@ def slowdown_of_work(before: NDArray[np.float64], after: NDArray[np.float64]) ->
 
 
 def _fall(before: NDArray[np.float64], after: NDArray[np.float64], error_factor: float) -> Slowdown | None:
-    """The fall of the median over rows; ``error_factor`` times the rows' scatter is its error.
+    """Return the change of speed from the fall of the median work per second; None without usable metrics.
 
-    Where some metrics rise and others fall it is other work (they evaluate, or compile), and no slowdown can be told.
+    Where some metrics rise while others fall, the job does another kind of work (an evaluation, a compilation) and the
+    result is neither certain nor gone.
+
+    Args:
+        before: work per second as a share of its usual, shape (rows, metrics).
+        after: the same, later.
+        error_factor: standard error of the median in units of the rows' scatter.
     """
     usual, now = median(before, 0), median(after, 0)
     known = np.isfinite(usual) & np.isfinite(now) & (usual > 0.1)
@@ -280,10 +306,10 @@ def _fall(before: NDArray[np.float64], after: NDArray[np.float64], error_factor:
     fall = float(np.median(falls))
     error = float(np.median(noise)) * error_factor
     line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * error)
-    stands = fall > 0.9
-    ratio = float("inf") if stands else 1.0 / max(1.0 - fall, 0.05) - 1.0
-    gone = fall < min(line / 3, _NO_FALL_RATIO) and error <= _TELLING_ERROR_RATIO
-    rose = -falls >= np.maximum(_OTHER_WORK_RATIO, _FALL_SIGMAS * error_factor * noise)
-    if not stands and rose.any() and falls.max() >= _OTHER_WORK_RATIO:
+    is_stalled = fall > 0.9
+    ratio = float("inf") if is_stalled else 1.0 / max(1.0 - fall, 0.05) - 1.0
+    gone = fall < min(line / 3, _NO_FALL_RATIO) and error <= _KNOWN_ERROR_RATIO
+    rose = -falls >= np.maximum(_CHANGED_WORKLOAD_RATIO, _FALL_SIGMAS * error_factor * noise)
+    if not is_stalled and rose.any() and falls.max() >= _CHANGED_WORKLOAD_RATIO:
         return Slowdown(ratio, False, False, 1.0 + ratio, 1.0, math.inf, is_of_work=True)
     return Slowdown(ratio, fall >= line, gone, 1.0 + ratio, 1.0, error, is_of_work=True)

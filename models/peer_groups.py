@@ -1,4 +1,4 @@
-"""What the groups of a job do as wholes: who became like its peers, what another group shares, how a jam spreads."""
+"""Comparisons of whole groups of peers: rows that became like their peers, group shifts, spread under congestion."""
 
 from __future__ import annotations
 
@@ -12,19 +12,29 @@ from tocsin.models.robust import MAD_TO_SIGMA, median
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
-_SHARED_JAM_FACTOR = math.e
-"""One had 16 times what its peers had, in a job that was jammed as a whole, and nothing ailed it."""
+_SHARED_CONGESTION_FACTOR = math.e
+"""Spread of packet counts between machines, as a factor, in a job that is congested as a whole. One healthy machine had
+16 times what its peers had."""
 _UNLIKE_SPREADS, _ALIKE_SPREADS = 2.5, 2.0
-"""Of the rows of a group, about one of 15,000 and one of 20, if their levels were normally distributed."""
+"""Distances from the median, in spreads, beyond which a row is unlike its peers and below which it is like them. About
+one row of 15,000 and one of 20 lie beyond, if levels are normally distributed."""
 _NOTHING = 1e-9
 
 
 def became_alike(
     values: FloatArray, level: FloatArray, groups: IntArray, floors: FloatArray, relative_floor_ratio: float
 ) -> NDArray[np.bool_]:
-    """Who was unlike its peers and is like them now, shape (rows, metrics): that is no fault, whatever it was before.
+    """Return which rows were unlike their peers before and are like them now, as booleans of shape (rows, metrics).
 
-    A first stage that does less in training does as much as the others while all evaluate.
+    Such a change is no fault. A first pipeline stage that does less in training does as much as the others while all
+    evaluate.
+
+    Args:
+        values: values now, shape (rows, metrics).
+        level: usual values, same shape.
+        groups: group number of each row, negative for none.
+        floors: least spread of each metric.
+        relative_floor_ratio: least spread as a share of the median.
     """
     found = np.zeros(values.shape, bool)
     for group in np.unique(groups[groups >= 0]):
@@ -36,7 +46,7 @@ def became_alike(
 
 
 def _spreads_from_middle(values: FloatArray, floors: FloatArray, relative_floor_ratio: float) -> FloatArray:
-    """How far each row lies from the middle one, in spreads of all, shape (rows, metrics)."""
+    """Return each row's distance from the median row in robust spreads, shape (rows, metrics)."""
     middle = median(values, 0)
     apart = np.abs(values - middle)
     least = np.maximum(floors, relative_floor_ratio * np.abs(middle))
@@ -46,14 +56,14 @@ def _spreads_from_middle(values: FloatArray, floors: FloatArray, relative_floor_
 
 
 def beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> FloatArray:
-    """What is left of the rows' distances once they are allowed what some other group moved by as a whole.
+    """Return what is left of the rows' distances after subtracting the shift of some other group as a whole.
 
-    Two hosts of a stage that lie in a congested minipod stand out among their peers while all of the next stage, which
-    lies there too, has the same marks. A machine's own fault does not reach every machine of another stage alike.
-    Only where differences are taken: ratios of a stage that works less say nothing of another one.
+    Example: two hosts of a stage in a congested minipod are outliers among their peers. The whole next stage in the
+    same minipod has the same congestion marks, so its shift explains theirs. A machine's own fault does not reach all
+    machines of another stage alike. Use it only for metrics compared by differences, not for ratios.
 
     Args:
-        rest: distance from what was expected, shape (rows, metrics).
+        rest: distance of each row from what was expected, shape (rows, metrics).
         shift: how far each row's group moved, same shape.
         shifts: how far each group moved, shape (groups, metrics).
     """
@@ -64,16 +74,17 @@ def beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> Fl
 
 
 def spread_of_jam(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray:
-    """By how much packets differ between machines where a whole group of them is jammed, shape (metrics,).
+    """Return the spread of packet counts between machines when a whole group is congested, shape (metrics,).
 
-    One has several times as many as another: a constant of the logarithm where they are many, a share where few.
+    With many packets one machine has several times as many as another, which is a constant in logarithms; with few it
+    is a share.
 
     Args:
-        shifts: how far each group moved, transformed, shape (groups, metrics).
-        counted: which metrics are packets.
+        shifts: how far each group moved, after ``transform``, shape (groups, metrics).
+        counted: which metrics are packet counts, shape (metrics,).
     """
     moved = np.maximum(np.nan_to_num(shifts).max(0, initial=0), 0)
     # log1p(factor * jam) - log1p(jam), where log1p(jam) is what they moved by
-    return np.where(counted, np.log(_SHARED_JAM_FACTOR - (_SHARED_JAM_FACTOR - 1) * np.exp(-moved)), 0).astype(
-        np.float32
-    )
+    return np.where(
+        counted, np.log(_SHARED_CONGESTION_FACTOR - (_SHARED_CONGESTION_FACTOR - 1) * np.exp(-moved)), 0
+    ).astype(np.float32)

@@ -1,4 +1,4 @@
-"""How metrics are measured before machines are compared by them: floors, limits, logarithms of packet counts."""
+"""Scales of metrics for the comparison of machines: floors, limits, logarithms of packet counts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How one metric is measured.
+    """The scale on which one metric is compared.
 
     Attributes:
-        floor: no spread is below this, in units of the metric (after ``counted``).
-        low: nothing below this is expected.
-        high: nothing above this is expected, nor above the highest of all rows where that is more.
-        counted: rates of rare packets: log1p(value / 100) instead of the value, and differences instead of
-            ratios.
+        floor: least spread, in units of the metric (after the logarithm if ``counted``).
+        low: lowest value that is expected.
+        high: highest value that is expected; where some row exceeds it, the highest row is.
+        counted: the metric is a rate of rare packets: log1p(value / 100) is compared instead of the value, and by
+            differences instead of ratios.
     """
 
     floor: float
@@ -33,7 +33,7 @@ class Scale:
 
 
 def scale_of(metric: Metric) -> Scale:
-    """The scale of a metric by its unit; users' own by their limits."""
+    """Return the scale of a metric by the unit in its name; without a known unit, by its limits."""
     name = metric.name
     if name.endswith("_packets_per_second"):
         return Scale(0.15, counted=True)
@@ -57,7 +57,12 @@ _BY_UNIT = {
 
 
 def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
-    """Counted metrics to their logarithm; metrics on the last axis but one or the last of 2-d input."""
+    """Return values with counted metrics replaced by log1p(value / 100).
+
+    Args:
+        values: metrics on axis 1, shape (rows, metrics) or (rows, metrics, ticks).
+        scales: one for each metric.
+    """
     out = values
     for index, scale in enumerate(scales):
         if scale.counted:
@@ -67,5 +72,5 @@ def transform(values: FloatArray, scales: Sequence[Scale]) -> FloatArray:
 
 
 def plain(values: FloatArray, scale: Scale) -> FloatArray:
-    """The inverse of ``transform`` for one metric."""
+    """Return the values of one metric with ``transform`` undone."""
     return 100.0 * np.expm1(values) if scale.counted else values

@@ -1,6 +1,6 @@
-"""What each rank used to be like among its peers: moving means and deviations, a few numbers a rank.
+"""Each rank's usual values among its peers: moving means and deviations, a few numbers a rank.
 
-Score first, then learn: ``look`` gives what was known before the window, ``learn`` takes the window in.
+Score first, then learn: ``look`` returns what was known before the window, ``learn`` adds the window.
 """
 
 from __future__ import annotations
@@ -16,30 +16,37 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class RankPast:
-    """Moving mean and variance of each rank's values.
+    """The moving mean and variance of each rank's values.
 
     Attributes:
-        column_count: values a rank.
-        memory_count: windows that the moving mean reaches back over; before so many it is the plain mean.
+        column_count: number of values for each rank.
+        memory_count: number of windows in the moving mean; before so many windows it is the plain mean.
+        ranks: known ranks, ascending.
+        counts: windows learned, at most ``memory_count``, shape (ranks,).
+        means: shape (ranks, columns).
+        variances: shape (ranks, columns).
     """
 
     column_count: int
     memory_count: int
     ranks: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Ascending."""
+    """Known ranks, ascending."""
     counts: FloatArray = field(default_factory=lambda: np.zeros(0))
     means: FloatArray = field(init=False)
     variances: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        """Know nobody."""
+        """Start without any known rank."""
         self.means = np.zeros((0, self.column_count))
         self.variances = np.zeros((0, self.column_count))
 
     def look(self, ranks: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return windows known, means and standard deviations, a row a rank; zeros for one that is new.
+        """Return the learned statistics of these ranks; zeros for an unknown one.
 
-        The deviation of few windows is widened by (n + 1) / (n - 1): it is a guess itself.
+        A deviation of few windows is widened by sqrt((n + 1) / (n - 1)), because it is an estimate itself.
+
+        Returns:
+            Windows learned, shape (ranks,), means and standard deviations, shape (ranks, columns) each.
         """
         rows = self._rows(ranks)
         counts = self.counts[rows]
@@ -47,7 +54,7 @@ class RankPast:
         return counts, self.means[rows], np.sqrt(self.variances[rows] * widened[:, None])
 
     def learn(self, ranks: IntArray, values: FloatArray) -> None:
-        """Take one window's values in, shape (ranks, columns); a row with NaN teaches nothing."""
+        """Add one window's values, shape (ranks, columns), to the moving statistics; a row with NaN is skipped."""
         good = np.isfinite(values).all(axis=1)
         rows = self._rows(ranks[good])
         self.counts[rows] = np.minimum(self.counts[rows] + 1, self.memory_count)
@@ -57,7 +64,7 @@ class RankPast:
         self.variances[rows] = (1 - weight) * (self.variances[rows] + weight * away**2)
 
     def _rows(self, ranks: IntArray) -> IntArray:
-        """Where these ranks stand; new ones get a row of zeros."""
+        """Return the row index of each rank; unknown ranks get a new row of zeros."""
         new = np.setdiff1d(ranks, self.ranks)
         if new.size:
             places = np.searchsorted(self.ranks, new)

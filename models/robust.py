@@ -1,6 +1,6 @@
-"""Robust statistics that know "no sample" (NaN), along one axis, without warnings and without masked arrays.
+"""Median, quantile and spread along one axis that skip missing samples (NaN), without warnings or masked arrays.
 
-``np.nanmedian`` takes a slow path of its own for small arrays with many columns; a sort does not.
+``np.nanmedian`` is slow for small arrays with many columns; a sort is not.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.floating[Any]]
 
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation times this is the standard deviation, where noise is normal."""
+"""Factor from a median absolute deviation to the standard deviation of normal noise."""
 
 
 def median(values: FloatArray, axis: int) -> FloatArray:
-    """The median of the numbers along an axis; NaN where there is none.
+    """Return the median of the finite numbers along an axis; NaN where there are none.
 
     Args:
         values: any shape; infinity counts as no sample.
-        axis: the axis that goes.
+        axis: the axis to reduce.
     """
     return quantile(values, 0.5, axis)
 
 
 def quantile(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
-    """A quantile of the numbers along an axis, linear between samples; NaN where there is none."""
+    """Return a quantile of the finite numbers along an axis, linear between samples; NaN where there are none.
+
+    Args:
+        values: any shape; infinity counts as no sample.
+        share_ratio: which quantile, 0 to 1.
+        axis: the axis to reduce.
+    """
     finite = np.isfinite(values)
     if finite.all() and values.shape[axis]:
-        return _whole(values, share_ratio, axis)
+        return _quantile_without_gaps(values, share_ratio, axis)
     count = finite.sum(axis=axis)
     ordered = np.sort(np.where(finite, values, np.inf), axis=axis)
     place = np.maximum(count - 1, 0) * share_ratio
@@ -46,8 +52,8 @@ def quantile(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
     return np.where(empty, np.nan, found) if empty.any() else found
 
 
-def _whole(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
-    """The same where no sample is missing: every row has its quantile in the same place."""
+def _quantile_without_gaps(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
+    """Return the quantile where no sample is missing: it has the same place in every row."""
     place = (values.shape[axis] - 1) * share_ratio
     low = int(place)
     high = min(low + 1, values.shape[axis] - 1)
@@ -58,6 +64,6 @@ def _whole(values: FloatArray, share_ratio: float, axis: int) -> FloatArray:
 
 
 def spread(values: FloatArray, axis: int) -> FloatArray:
-    """Standard deviation by the median absolute deviation; NaN where there is no sample."""
+    """Return the standard deviation estimated from the median absolute deviation; NaN where there is no sample."""
     middle = np.expand_dims(median(values, axis), axis)
     return MAD_TO_SIGMA * median(np.abs(values - middle), axis)

@@ -1,6 +1,6 @@
-"""Files that are a head of JSON and plain bytes behind it, under one hash. Nothing is unpickled, nothing can run.
+"""Sealed files: a JSON head and a body of plain bytes under one hash; nothing is unpickled, nothing can be executed.
 
-Layout: magic (5 bytes), format, length of the head (uint32, little-endian), SHA-256 of all that
+Layout: magic (5 bytes), format number, length of the head (uint32, little-endian), SHA-256 of all that
 follows, head, body.
 """
 
@@ -19,16 +19,28 @@ FIXED: Final = struct.Struct("<5sBI32s")
 
 
 def seal(magic: bytes, version: int, head: Mapping[str, Any], body: bytes) -> bytes:
-    """Write a file; the same content always gives the same bytes."""
+    """Return a file of this head and body; the same content always gives the same bytes.
+
+    Args:
+        magic: five bytes that identify the kind of file.
+        version: format number.
+        head: JSON values.
+        body: plain bytes.
+    """
     text = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
     return FIXED.pack(magic, version, len(text), hashlib.sha256(text + body).digest()) + text + body
 
 
 def unseal(data: bytes, magic: bytes, newest: int) -> tuple[Mapping[str, Any], bytes]:
-    """Read what ``seal`` wrote: (head, body).
+    """Check a file of ``seal`` and return its (head, body).
+
+    Args:
+        data: the whole file.
+        magic: the five bytes that it must begin with.
+        newest: newest format number that this program reads.
 
     Raises:
-        ModelRefusedError: it is something else, cut short, damaged, or of a format after ``newest``.
+        ModelRefusedError: the file is of another kind, cut short, damaged, or of a newer format.
     """
     if len(data) < FIXED.size:
         refuse(ModelRefusal.MODEL_UNDECODABLE, f"{len(data)} bytes: must be {FIXED.size} at least (cut short?)")
@@ -53,5 +65,5 @@ def unseal(data: bytes, magic: bytes, newest: int) -> tuple[Mapping[str, Any], b
 
 
 def refuse(reason: ModelRefusal, text: str) -> NoReturn:
-    """Raise the refusal of a model file."""
+    """Raise ``ModelRefusedError`` with this reason and the sentence "model file: ..."."""
     raise ModelRefusedError(reason.value, f"model file: {text}")

@@ -1,8 +1,8 @@
-"""Minder's similarity: how far each machine is from all others, and who stays the farthest.
+"""Minder's similarity: each machine's distance to all others, and the machine that stays the farthest.
 
-The published procedure to the letter (``seed-systems-a.md`` 1.6): sum of the Euclidean distances to
-all others, z-score of these sums over the machines, the highest above a threshold is the window's
-candidate, and the same candidate for longer than four minutes is the faulty machine. All pairs: the
+The published procedure to the letter (``seed-systems-a.md`` 1.6). Each machine has the sum of its Euclidean
+distances to all others, and its z-score over the machines. The highest one above a threshold is the window's
+candidate, and the same candidate for longer than four minutes is the faulty machine. All pairs are computed: the
 cost grows with the square of the machines. This is the baseline; ``peers.py`` is what tocsin uses.
 """
 
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
 NOBODY = -1
-"""The candidate of a window in which no machine stands out."""
+"""Candidate of a window in which no machine stands out."""
 
 _BLOCK_CELLS = 1 << 16
-"""Distances at a time: half a megabyte, which stays in the processor's cache."""
+"""Distances computed at a time: half a megabyte, which stays in the processor's cache."""
 _SAME_RATIO = 1e-6
-"""Sums that differ by less than this share of their mean are the same: the rest is rounding of float32."""
+"""Sums whose spread is at most this share of their mean count as equal; the rest is float32 rounding."""
 
 
 def pairwise_sums(embeddings: Floats) -> NDArray[np.float64]:
-    """Sum of the Euclidean distances of each row to all others, exactly, in float64.
+    """Return the sum of the Euclidean distances of each row to all others, in float64.
 
-    Machines with the same numbers have the distance 0, not nearly 0: no shortcut over scalar products
-    (``stack.md`` 7: they lose five digits on near-duplicates).
+    The distances are exact: machines with equal numbers have distance 0. The shortcut over scalar products is not used
+    because it loses five digits on near-duplicates (``stack.md`` 7).
 
     Args:
         embeddings: shape (windows, machines, features).
@@ -57,12 +57,15 @@ def pairwise_sums(embeddings: Floats) -> NDArray[np.float64]:
 
 
 def normal_scores(sums: Floats) -> NDArray[np.float64]:
-    """The "normal score": z of each machine's sum over all machines (population deviation); 0 where all are alike.
+    """Return the "normal score": the z-score of each machine's sum over all machines (population deviation).
 
-    One lone outlier among N reaches exactly ``ceiling(N)``, however far out it is.
+    One lone outlier among N machines reaches exactly ``ceiling(N)``, however far out it is.
 
     Args:
         sums: shape (windows, machines).
+
+    Returns:
+        Same shape; 0 in a window where all sums are equal.
     """
     mean = sums.mean(axis=1, keepdims=True)
     spread = sums.std(axis=1, keepdims=True)
@@ -71,18 +74,18 @@ def normal_scores(sums: Floats) -> NDArray[np.float64]:
 
 
 def ceiling(machine_count: int) -> float:
-    """The highest z-score that there can be among N machines: sqrt(N - 1)."""
+    """Return the highest z-score possible among N machines: sqrt(N - 1)."""
     return math.sqrt(max(0, machine_count - 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """What all windows of one call say, before any threshold.
+    """The farthest machine of each window of one call, before any threshold.
 
     Attributes:
-        machine: the one with the highest score, shape (windows,).
+        machine: row of the machine with the highest score, shape (windows,).
         sigmas: its score, shape (windows,).
-        machine_count: how many were compared.
+        machine_count: number of machines compared.
     """
 
     machine: NDArray[np.intp]
@@ -91,13 +94,13 @@ class Scan:
 
     @classmethod
     def of(cls, embeddings: Floats) -> Scan:
-        """Compare machines window by window, shape (windows, machines, features)."""
+        """Compare machines in each window by embeddings of shape (windows, machines, features)."""
         scores = normal_scores(pairwise_sums(embeddings))
         best = scores.argmax(axis=1)
         return cls(best, np.take_along_axis(scores, best[:, None], axis=1)[:, 0], embeddings.shape[1])
 
     def candidates(self, threshold_sigmas: float) -> NDArray[np.intp]:
-        """Each window's candidate, ``NOBODY`` where the highest score is not above the threshold."""
+        """Return the candidate machine of each window, ``NOBODY`` where no score is above the threshold."""
         return np.where(self.sigmas > threshold_sigmas, self.machine, NOBODY)
 
 
@@ -106,9 +109,9 @@ class CandidateRun:
     """One machine that was the candidate for long enough.
 
     Attributes:
-        row: which machine.
-        first_index: the first window of the run.
-        last_index: the window that made it long enough.
+        row: row of the machine.
+        first_index: first window of the run.
+        last_index: window at which the run became long enough.
     """
 
     row: int
@@ -120,9 +123,9 @@ def first_run(candidates: NDArray[np.intp], tick_seconds: float, continuity_seco
     """The first machine that is the candidate for **longer** than the continuity asks, window after window.
 
     Args:
-        candidates: of windows a tick apart, ``NOBODY`` = none.
-        tick_seconds: their distance.
-        continuity_seconds: 240 in the paper; 0: the first candidate will do (its ablation).
+        candidates: candidates of consecutive windows one tick apart, ``NOBODY`` = none.
+        tick_seconds: distance between windows.
+        continuity_seconds: required duration, 240 in the paper; 0: a single window is enough (its ablation).
     """
     changes = np.flatnonzero(np.diff(candidates, prepend=NOBODY - 1))
     ends = np.append(changes[1:], candidates.size)[: changes.size]

@@ -1,13 +1,11 @@
-"""Who is slow, from the step records of a synchronous job: numbers in, numbers out.
+"""Find the slow ranks of a synchronous job from its step records.
 
-In a synchronous job the slow rank is the one that the others wait for: its *own*
-time (step without collectives) is long and its communication time is short, the
-others' communication time is long. Three questions, each asked over a window of
-steps, none of which a single step can answer:
+In a synchronous job the slow rank is the one that the others wait for. Its *self time* (step without
+collectives) is long and its communication time is short; the others' communication time is long.
+Three tests, each over a window of steps, because no single step can answer them:
 
-1. Is the same rank (or host) the slowest in nearly all steps? (else: data, jitter)
-2. Is its excess large against the spread of its peers of the same role, and
-   against the step time? (impact)
+1. Is the same rank (or host) the slowest in nearly all steps? If not: data or jitter.
+2. Is its excess large against the spread of its peers of the same role, and against the step time?
 3. Do its peers wait for it?
 
 After "who is slowest, step after step" of the straggler study (What-if, OSDI'25).
@@ -26,23 +24,23 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 PHASES = ("data", "forward", "backward", "optimizer")
-"""Phases of a rank's own time, in the order of the ``phases`` arrays."""
+"""Phases of a rank's self time, in the order of the ``phase_seconds`` arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowConfig:
-    """Alarm lines of the comparison among peers.
+    """Alarm lines of the comparison of step times among peers.
 
     Attributes:
-        min_peer_count: below so many ranks of a role nobody can say which one moved.
-        min_excess_seconds: less is noise of clocks and schedulers.
-        min_strength_ratio: excess over the step time it would take without it. 0.10: the
-            straggler study calls a job straggling from 1.1.
-        spread_factor: excess over the peers' robust spread. 5: at 64 peers and normal noise,
-            one false candidate in 40,000 windows before continuity is asked for.
-        min_share_ratio: share of steps in which the slowest rank must be among the suspects.
-        min_wait_ratio: how much of the excess the peers must be seen to wait.
-        max_suspect_ratio: more of a role slow together are no outliers.
+        min_peer_count: least number of ranks of a role to compare them.
+        min_excess_seconds: least excess; less is noise of clocks and schedulers.
+        min_strength_ratio: least excess as a share of the step time without it. 0.10: the straggler study calls a job
+            straggling from 1.1.
+        spread_factor: least excess in robust spreads of the peers. 5: at 64 peers and normal noise, one false candidate
+            in 40,000 windows before continuity is required.
+        min_share_ratio: least share of steps in which the slowest rank is among the suspects.
+        min_wait_ratio: least share of the excess that the peers are seen to wait.
+        max_suspect_ratio: largest share of a role that can be slow together; more are no outliers.
     """
 
     min_peer_count: int = 3
@@ -59,10 +57,10 @@ class StepWindow:
     """The last steps of all ranks; NaN = not measured.
 
     Attributes:
-        duration_seconds: shape (steps, ranks).
-        communication_seconds: shape (steps, ranks).
-        phase_seconds: shape (4, steps, ranks), order of ``PHASES``.
-        roles: shape (ranks,): only ranks of equal role are compared.
+        duration_seconds: step time, shape (steps, ranks).
+        communication_seconds: time in collectives, shape (steps, ranks).
+        phase_seconds: time in each phase, shape (4, steps, ranks), order of ``PHASES``.
+        roles: role number of each rank, shape (ranks,); only ranks of equal role are compared.
     """
 
     duration_seconds: FloatArray
@@ -72,11 +70,11 @@ class StepWindow:
 
     @property
     def own_seconds(self) -> FloatArray:
-        """Step time without collectives, shape (steps, ranks)."""
+        """Self time: step time without collectives, shape (steps, ranks)."""
         return self.duration_seconds - self.communication_seconds
 
     def last(self, count: int) -> StepWindow:
-        """The newest ``count`` steps."""
+        """Return a window of the newest ``count`` steps only."""
         return StepWindow(
             self.duration_seconds[-count:],
             self.communication_seconds[-count:],
@@ -87,15 +85,15 @@ class StepWindow:
 
 @dataclass(frozen=True, slots=True)
 class SlowPart:
-    """One of several slow ranks, by itself.
+    """One slow rank of a group of slow ranks.
 
     Attributes:
-        column: which one.
-        excess_seconds: own time above the peers' median, median over the window.
-        strength_ratio: excess over the step time without the slowest rank.
-        own_seconds: own time, median over the window.
-        phase: the phase that explains most of the excess, "" where phases are not measured.
-        phase_share_ratio: how much of the excess it explains.
+        column: column of the rank in the window.
+        excess_seconds: self time above the peers' median, median over the window.
+        strength_ratio: excess as a share of the step time without the slowest rank.
+        own_seconds: self time, median over the window.
+        phase: phase with the largest part of the excess, "" where phases are not measured.
+        phase_share_ratio: share of the excess in that phase.
         first_row: first row of the window from which the excess lasts to its end.
     """
 
@@ -110,13 +108,13 @@ class SlowPart:
 
 @dataclass(frozen=True, slots=True)
 class SlowRanks:
-    """The ranks that the others wait for.
+    """The slow ranks of one role, for which the others wait.
 
     Attributes:
-        parts: each of them, slowest first.
-        score: smallest of the tests' ratios to their lines; > 1 is an alarm.
-        peer_seconds: the peers' median own time.
-        share_ratio: share of steps in which a suspect was the slowest.
+        parts: one entry per slow rank, slowest first.
+        score: smallest ratio of the tests to their alarm lines; at least 1.
+        peer_seconds: the peers' median self time.
+        share_ratio: share of steps in which one of the slow ranks was the slowest.
     """
 
     parts: tuple[SlowPart, ...]
@@ -126,12 +124,12 @@ class SlowRanks:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """Which ranks, as columns of the window, slowest first."""
+        """Columns of the slow ranks in the window, slowest first."""
         return tuple(part.column for part in self.parts)
 
 
 def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
-    """The strongest group of slow ranks of any role, None where no test holds.
+    """Return the slow ranks of the role with the largest excess; None where no role passes all tests.
 
     Args:
         window: at least two steps.
@@ -146,7 +144,7 @@ def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
 
 
 def median_excess(window: StepWindow) -> FloatArray:
-    """Each rank's own time above its role's median, median over the window; shape (ranks,), seconds."""
+    """Return each rank's self time above its role's median, as a median over the window; shape (ranks,), seconds."""
     own = window.own_seconds
     excess = np.zeros(own.shape[1])
     for role in np.unique(window.roles):
@@ -156,9 +154,9 @@ def median_excess(window: StepWindow) -> FloatArray:
 
 
 def volatility_ratio(window: StepWindow) -> float:
-    """How far the ranks' own times scatter within a step: median over steps of robust spread over median.
+    """Return how far self times scatter among ranks within a step: median over steps of robust spread over median.
 
-    One slow rank does not move it; sequences of many lengths do.
+    A single slow rank does not change it; sequences of many lengths do.
     """
     own = window.own_seconds
     middle = _nanmedian1(own)
@@ -169,11 +167,18 @@ def volatility_ratio(window: StepWindow) -> float:
 
 
 def has_peers(roles: IntArray, config: SlowConfig) -> bool:
-    """Whether any role has enough ranks to be compared."""
+    """Return whether any role has at least ``min_peer_count`` ranks."""
     return bool(roles.size) and int(np.unique(roles, return_counts=True)[1].max()) >= config.min_peer_count
 
 
 def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> SlowRanks | None:
+    """Return the slow ranks among the members of one role; None where a test fails.
+
+    Args:
+        window: the last steps.
+        members: columns of the role's ranks.
+        config: alarm lines.
+    """
     own = window.own_seconds[:, members]
     enough = np.isfinite(own).sum(axis=1) >= config.min_peer_count
     if enough.sum() < 2:  # one step shows no continuity
@@ -187,9 +192,9 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     rest = np.setdiff1d(np.arange(members.size), slow)
     top = int(slow[0])
     gain = float(excess[slow].max())
-    if not _flat(above[-5:, top]) > gain / 2:  # it was, and is no more
+    if not _median_of_all(above[-5:, top]) > gain / 2:  # it was, and is no more
         return None
-    step_seconds = float(_flat(window.duration_seconds[:, members]))
+    step_seconds = float(_median_of_all(window.duration_seconds[:, members]))
     strength = gain / max(step_seconds - gain, 1e-3)
     slowest = np.nanargmax(np.where(np.isfinite(above), above, -np.inf), axis=1)
     share = float(np.isin(slowest, slow).mean())
@@ -203,20 +208,28 @@ def _find_in_role(window: StepWindow, members: IntArray, config: SlowConfig) -> 
     return SlowRanks(
         parts=tuple(_part(window, members, int(column), float(excess[column]), usual_seconds) for column in slow),
         score=score,
-        peer_seconds=float(_flat(own[:, rest])),
+        peer_seconds=float(_median_of_all(own[:, rest])),
         share_ratio=share,
     )
 
 
 def _part(window: StepWindow, members: IntArray, column: int, gain: float, usual_seconds: float) -> SlowPart:
-    """One slow rank of a role: ``column`` among its ``members``, ``gain`` seconds above them."""
+    """Build the entry of one slow rank of a role.
+
+    Args:
+        window: the last steps.
+        members: columns of the role's ranks.
+        column: index of the rank among the members.
+        gain: its excess in seconds.
+        usual_seconds: step time without the slowest rank.
+    """
     own = window.own_seconds[:, members]
     phase, phase_share = _phase_of(window.phase_seconds[:, :, members], column, gain)
     return SlowPart(
         column=int(members[column]),
         excess_seconds=gain,
         strength_ratio=gain / usual_seconds,
-        own_seconds=float(_flat(own[:, column])),
+        own_seconds=float(_median_of_all(own[:, column])),
         phase=phase,
         phase_share_ratio=phase_share,
         first_row=_first_row(own, column, gain),
@@ -230,10 +243,10 @@ def _score(
     who: tuple[int, IntArray],
     config: SlowConfig,
 ) -> float:
-    """The smallest of the tests' ratios to their lines.
+    """Return the smallest ratio of the tests to their alarm lines.
 
     Args:
-        above: own time above the step's median, shape (steps, ranks).
+        above: self time above the step's median, shape (steps, ranks).
         excess: median of ``above`` over the steps.
         measured: gain in seconds, strength, share of steps, seconds that the peers wait longer.
         who: column of the slowest rank, columns of the peers.
@@ -256,7 +269,10 @@ def _score(
 
 
 def _slow_columns(excess: FloatArray, config: SlowConfig) -> IntArray | None:
-    """Columns with at least half of the largest excess, largest first; None if too many."""
+    """Return the columns with at least half of the largest excess, largest first.
+
+    None if the largest excess is below its limit, or if the columns are too many to be outliers.
+    """
     finite = np.where(np.isfinite(excess), excess, -np.inf)
     top = float(finite.max())
     if top < config.min_excess_seconds:
@@ -268,31 +284,34 @@ def _slow_columns(excess: FloatArray, config: SlowConfig) -> IntArray | None:
 
 
 def _spread(excess: FloatArray, above: FloatArray) -> float:
-    """Robust spread of the peers: between ranks, or of a rank's window median, whichever is larger."""
+    """Return the robust spread of the peers' excess, seconds.
+
+    It is the larger of the spread between ranks and the standard error of one rank's median over the window.
+    """
     finite = excess[np.isfinite(excess)]
     if finite.size == 0:
         return 0.0
     between = 1.4826 * float(np.median(np.abs(finite - np.median(finite))))
     steps = max(1, above.shape[0])
-    within = 1.4826 * float(_flat(np.abs(above - excess[None, :]))) / np.sqrt(steps)
+    within = 1.4826 * float(_median_of_all(np.abs(above - excess[None, :]))) / np.sqrt(steps)
     return max(between, float(within))
 
 
 def _wait(communication: FloatArray, slow: IntArray, rest: IntArray) -> float:
-    """How much longer the peers stand in collectives than the suspects, in seconds."""
+    """Return how many seconds longer the peers' collectives take than those of the slow ranks; 0.0 if unknown."""
     if rest.size == 0 or not np.isfinite(communication).any():
         return 0.0
-    peers = _flat(communication[:, rest])
-    suspects = _flat(communication[:, slow])
+    peers = _median_of_all(communication[:, rest])
+    suspects = _median_of_all(communication[:, slow])
     return float(peers - suspects) if np.isfinite(peers) and np.isfinite(suspects) else 0.0
 
 
 def _phase_of(phases: FloatArray, top: int, gain: float) -> tuple[str, float]:
-    """The phase with the largest excess of one rank, and its share of the whole excess."""
+    """Return the phase with the largest excess of one rank, and its share of the whole excess; ("", 0.0) if unknown."""
     above = phases - median(phases, 2)[:, :, None] if np.isfinite(phases).any() else None
     if above is None:
         return "", 0.0
-    per_phase = np.array([_flat(above[p, :, top]) for p in range(len(PHASES))])
+    per_phase = np.array([_median_of_all(above[p, :, top]) for p in range(len(PHASES))])
     if not np.isfinite(per_phase).any():
         return "", 0.0
     best = int(np.nanargmax(per_phase))
@@ -300,7 +319,7 @@ def _phase_of(phases: FloatArray, top: int, gain: float) -> tuple[str, float]:
 
 
 def _first_row(own: FloatArray, top: int, gain: float) -> int:
-    """First row from which the rank's excess is above half of ``gain`` in all but lone rows."""
+    """Return the first row from which the rank's excess stays above half of ``gain``, single rows excepted."""
     above = own[:, top] - _nanmedian1(own)
     hot = above > gain / 2
     row = own.shape[0]
@@ -312,17 +331,17 @@ def _first_row(own: FloatArray, top: int, gain: float) -> int:
     return int(min(row, own.shape[0] - 1))
 
 
-def _flat(values: FloatArray) -> float:
-    """Median of all numbers, NaN without any."""
+def _median_of_all(values: FloatArray) -> float:
+    """Return the median of all finite numbers of an array, NaN without any."""
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size else float("nan")
 
 
 def _nanmedian0(values: FloatArray) -> FloatArray:
-    """Median over rows."""
+    """Return the median over rows, skipping NaN."""
     return median(values, 0)
 
 
 def _nanmedian1(values: FloatArray) -> FloatArray:
-    """Median over columns."""
+    """Return the median over columns, skipping NaN."""
     return median(values, 1)

@@ -1,9 +1,8 @@
-"""How long collectives take once everybody is there: numbers in, numbers out.
+"""Find a slow link from the transfer times of collectives.
 
-The time of a collective on one rank is waiting plus moving data. What remains after
-the last member has entered it is the *transfer* (What-if, OSDI'25, section 3: own end
-minus the largest start of all peers). A rank whose traffic is slow lengthens the
-transfers of **all** groups that it belongs to, and of no other.
+The time of a collective on one rank is waiting plus moving data. The time after the last member
+has entered it is the *transfer* (What-if, OSDI'25, section 3: own end minus the largest start of all peers).
+A rank whose traffic is slow lengthens the transfers of **all** groups that it belongs to, and of no other.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GroupSpeed:
-    """Transfers of one communicator, now and before.
+    """Transfer times of one communicator, recent and earlier.
 
     Attributes:
-        ranks: members.
-        kind: what the group is for.
-        now_seconds: median transfer of late.
-        before_seconds: median transfer of its own past.
+        ranks: its members.
+        kind: kind of group, e.g. data or tensor parallel.
+        now_seconds: median of recent transfers.
+        before_seconds: median of the group's earlier transfers.
     """
 
     ranks: tuple[int, ...]
@@ -31,13 +30,13 @@ class GroupSpeed:
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """The rank that all slow groups share.
+    """The rank that all slow groups have in common.
 
     Attributes:
         rank: global rank.
-        ratio: smallest slowdown among its groups.
-        now_seconds: smallest median transfer among its groups.
-        peer_seconds: median transfer of the other groups of the same kinds.
+        ratio: smallest slowdown over its groups, recent over earlier transfer time.
+        now_seconds: smallest median of recent transfers over its groups.
+        peer_seconds: median recent transfer of the other groups of the same kinds.
     """
 
     rank: int
@@ -47,12 +46,12 @@ class SlowLink:
 
 
 def find_slow_link(groups: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> SlowLink | None:
-    """The one rank whose groups are all slow while no other group is, None where it is not one.
+    """Return the one rank whose groups are all slow while no other group is; None if there is no such single rank.
 
     Args:
-        groups: communicators of kinds that have more than one group (a world group tells nobody apart).
-        min_ratio: a group is slow from this growth over its own past and over its peers.
-        min_excess_seconds: and from this growth in seconds.
+        groups: communicators of kinds with more than one group (a world group distinguishes no rank).
+        min_ratio: a group is slow from this ratio to its own past and to its peers' median.
+        min_excess_seconds: and from this many seconds above both.
     """
     by_rank: dict[int, list[GroupSpeed]] = {}
     slow: list[GroupSpeed] = []
@@ -70,10 +69,12 @@ def find_slow_link(groups: Sequence[GroupSpeed], min_ratio: float, min_excess_se
 
 
 def _peers(group: GroupSpeed, groups: Sequence[GroupSpeed]) -> list[GroupSpeed]:
+    """Return the other groups of the same kind."""
     return [other for other in groups if other.kind == group.kind and other is not group]
 
 
 def _is_slow(group: GroupSpeed, peers: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> bool:
+    """Return whether a group's transfers are slow against its own past and its peers; False without peers."""
     if not peers:
         return False
     present = sorted(peer.now_seconds for peer in peers)
@@ -82,6 +83,7 @@ def _is_slow(group: GroupSpeed, peers: Sequence[GroupSpeed], min_ratio: float, m
 
 
 def _link(rank: int, by_rank: Mapping[int, Sequence[GroupSpeed]], groups: Sequence[GroupSpeed]) -> SlowLink:
+    """Build the slow link of a rank from the transfer times of its groups."""
     own = by_rank[rank]
     kinds = {group.kind for group in own}
     others = sorted(g.now_seconds for g in groups if g.kind in kinds and rank not in g.ranks)

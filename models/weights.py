@@ -1,7 +1,7 @@
-"""Weights of a network as bytes: a sealed file (``sealed.py``) whose body is plain little-endian arrays.
+"""File format of network weights: a sealed file (``sealed.py``) whose body is plain little-endian arrays.
 
-The head's ``kind`` names who reads it, ``arrays`` lists the arrays in the body's order as
-{"name", "dtype": "<f4" | "<f8", "shape"}; the rest is the reader's own. The same model gives the same bytes.
+The head's ``kind`` names the reader. ``arrays`` lists the arrays in the body's order as
+{"name", "dtype": "<f4" | "<f8", "shape"}; other keys belong to the reader. The same model gives the same bytes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ MAGIC = b"TCWTS"
 FORMAT_VERSION = 1
 _DTYPES = ("<f4", "<f8")
 _MAX_WEIGHTS = 1 << 24
-"""A model of kilobytes does not ask for gigabytes: a head that does is damaged."""
+"""Most elements of one array; a damaged head must not ask for gigabytes."""
 
 
 def write_weights(kind: str, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return a model's bytes.
+    """Return a file of named arrays.
 
     Args:
-        kind: who reads it, e.g. ``bilstm_ocnn/1``.
-        head: JSON values.
-        arrays: float32 or float64, in this order.
+        kind: format word of the reader, e.g. ``bilstm_ocnn/1``.
+        head: further JSON values of the head.
+        arrays: float32 or float64, written in this order.
+
+    Raises:
+        ValueError: an array is of another type.
     """
     plain = {name: np.ascontiguousarray(values, values.dtype.newbyteorder("<")) for name, values in arrays.items()}
     listed = [{"name": n, "dtype": v.dtype.str, "shape": list(v.shape)} for n, v in plain.items()]
@@ -41,10 +44,15 @@ def write_weights(kind: str, head: Mapping[str, Any], arrays: Mapping[str, NDArr
 
 
 def read_weights(kind: str, payload: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the head and the arrays.
+    """Read a file of ``write_weights`` and return its head and its arrays by name.
+
+    Args:
+        kind: the kind that the file must be of.
+        payload: the whole file.
 
     Raises:
-        ModelRefusedError: other bytes, damaged, another kind, too short or too long, or a weight that is no number.
+        ModelRefusedError: the file is of another kind, damaged, too short or too long, or holds a weight that is not
+            finite.
     """
     sealed, body = unseal(payload, MAGIC, FORMAT_VERSION)
     head, at = dict(sealed), 0
@@ -72,6 +80,7 @@ def read_weights(kind: str, payload: bytes) -> tuple[dict[str, Any], dict[str, N
 
 
 def _entry(entry: Any) -> tuple[str, np.dtype[Any], list[int]]:
+    """Return (name, dtype, shape) of one entry of the list of arrays; refuse an invalid one."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or entry.get("dtype") not in _DTYPES:
         refuse(
             ModelRefusal.MODEL_UNDECODABLE,

@@ -1,1 +1,1 @@
-"""What crosses a process boundary: types, wire codec, column tables, errors, DDL, pure parsers."""
+"""Everything that crosses a process boundary: types, wire codec, column tables, errors, DDL, pure parsers."""

@@ -1,4 +1,4 @@
-"""``HOST:PORT`` as people write it: ``10.0.0.1:4440``, ``node:4440``, ``[::1]:4440``."""
+"""Parsing of network addresses ``HOST:PORT``, e.g. ``10.0.0.1:4440``, ``node:4440``, ``[::1]:4440``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tocsin.schemas.errors import ConfigError
 
 
 def split_address(text: str, setting: str) -> tuple[str, int]:
-    """Return host and port; nothing is resolved.
+    """Split ``HOST:PORT`` into host and port; no name is resolved.
 
     Args:
-        text: ``HOST:PORT``; an IPv6 address stands in brackets.
-        setting: what the text is, for the error.
+        text: the address; an IPv6 host is in brackets.
+        setting: name of the setting that holds the address, for the error.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is no such address.
     """
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16
@@ -27,7 +27,7 @@ def split_address(text: str, setting: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address (no name but ``localhost``) is of the machine's own loopback."""
+    """Return whether a host is ``localhost`` or an IP address of the loopback interface."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""The documented list of causes: what each word means and which action it proposes.
+"""The documented list of causes: the meaning of each word and the action that it proposes.
 
-``tocsin causes`` prints it. Where the evidence does not tell, the cause is
-``unknown``: the right machine with cause ``unknown`` beats a wrong cause.
+``tocsin causes`` prints it. Where the evidence does not decide, the cause is ``unknown``: the right machine
+with cause ``unknown`` is better than a wrong cause.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Blames = Literal["machine", "program", "nobody"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One word of the list.
+    """One cause of the list.
 
     Attributes:
         name: the word in a verdict.
-        blames: ``machine``: a host may be evicted for it; ``program``: code or data of the
-            ranks named, never evicted; ``nobody``: suspects stay empty.
+        blames: ``machine``: a host may be evicted for it. ``program``: code or data of the named ranks, never evicted.
+            ``nobody``: the suspects stay empty.
         action: the action proposed at full confidence.
-        meaning: one sentence for a human.
+        meaning: one sentence for people.
     """
 
     name: str
@@ -70,4 +70,4 @@ CAUSES: dict[str, Cause] = {
         Cause("unknown", "machine", _A.DRAIN, "the evidence names who, not why"),
     )
 }
-"""Cause name -> cause. Order is the order of ``tocsin causes``."""
+"""Cause name -> cause, in the order in which ``tocsin causes`` prints them."""

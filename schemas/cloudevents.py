@@ -1,8 +1,8 @@
-"""Verdicts and actions as CloudEvents 1.0, structured mode (one JSON object).
+"""Encoding of verdicts and actions as CloudEvents 1.0, structured mode (one JSON object).
 
-``data`` is the line of ``verdicts.jsonl`` with what that line leaves out or rounds, so
-that the round trip is exact. Source and id together are unique for each event, as the
-specification demands, and the same on every retry: consumers drop what they have seen.
+``data`` is the line of ``verdicts.jsonl`` plus what that line leaves out or rounds, so that the round trip
+is exact. Source and id together are unique for each event, as the specification demands, and the same
+on every retry, so that consumers can drop duplicates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def verdict_event(verdict: Verdict) -> dict[str, Any]:
-    """Return the CloudEvent of a verdict; its id is ``<verdict id>.<update>``."""
+    """Return the CloudEvent of a verdict as a JSON object; its id is ``<verdict id>.<update>``."""
     data = verdict.to_line()
     data["suspects"] = [suspect_object(suspect) for suspect in verdict.suspects]
     data["cluster"] = verdict.job.cluster
@@ -62,11 +62,10 @@ def verdict_event(verdict: Verdict) -> dict[str, Any]:
 
 
 def action_event(action: Action) -> dict[str, Any]:
-    """Return the CloudEvent of an action.
+    """Return the CloudEvent of an action as a JSON object.
 
-    Its id is ``<verdict id>.<update>.<kind>``, and the target behind it where there is one:
-    source and id of an action differ from its verdict's, and those of two targets from
-    each other.
+    Its id is ``<verdict id>.<update>.<kind>``, followed by the target if there is one. So source and id differ from
+    those of the verdict and of the same verdict's actions on other targets.
     """
     target = action.target
     event_id = f"{action.verdict_id}.{action.verdict_update}.{action.kind.value}"
@@ -91,10 +90,10 @@ def action_event(action: Action) -> dict[str, Any]:
 
 
 def encode_verdict(verdict: Verdict) -> bytes:
-    """Encode a verdict as a structured CloudEvent.
+    """Encode a verdict as the bytes of a structured CloudEvent.
 
     Raises:
-        FieldError: a field holds what ``decode_verdict`` would refuse, e.g. NaN.
+        FieldError: a field has a value that ``decode_verdict`` would refuse, e.g. NaN.
     """
     event = verdict_event(verdict)
     _read_verdict(_data_of(event, VERDICT_TYPE))
@@ -102,11 +101,11 @@ def encode_verdict(verdict: Verdict) -> bytes:
 
 
 def decode_verdict(data: bytes) -> Verdict:
-    """Decode the CloudEvent of a verdict; attributes and keys that are unknown are ignored.
+    """Decode the CloudEvent of a verdict; unknown attributes and keys are ignored.
 
     Raises:
-        DecodeError: no JSON, or above ``MAX_EVENT_BYTES``.
-        FieldError: another type of event, or a field with a wrong value.
+        DecodeError: the bytes are no JSON, or more than ``MAX_EVENT_BYTES``.
+        FieldError: the event has another type, or a field has a wrong value.
     """
     event = _load(data, "verdict")
     verdict = _read_verdict(_data_of(event, VERDICT_TYPE))
@@ -115,10 +114,10 @@ def decode_verdict(data: bytes) -> Verdict:
 
 
 def encode_action(action: Action) -> bytes:
-    """Encode an action as a structured CloudEvent.
+    """Encode an action as the bytes of a structured CloudEvent.
 
     Raises:
-        FieldError: a field holds what ``decode_action`` would refuse.
+        FieldError: a field has a value that ``decode_action`` would refuse.
     """
     event = action_event(action)
     _read_action(_data_of(event, ACTION_TYPE))
@@ -126,11 +125,11 @@ def encode_action(action: Action) -> bytes:
 
 
 def decode_action(data: bytes) -> Action:
-    """Decode the CloudEvent of an action; attributes and keys that are unknown are ignored.
+    """Decode the CloudEvent of an action; unknown attributes and keys are ignored.
 
     Raises:
-        DecodeError: no JSON, or above ``MAX_EVENT_BYTES``.
-        FieldError: another type of event, or a field with a wrong value.
+        DecodeError: the bytes are no JSON, or more than ``MAX_EVENT_BYTES``.
+        FieldError: the event has another type, or a field has a wrong value.
     """
     event = _load(data, "action")
     action = _read_action(_data_of(event, ACTION_TYPE))
@@ -141,20 +140,21 @@ def decode_action(data: bytes) -> Action:
 def rfc3339(ts_ns: int) -> str:
     """Format Unix nanoseconds as RFC 3339 in UTC, exact to the nanosecond.
 
-    Integers all the way: a float64 of seconds is 200 ns wide in this century.
+    Computed with integers only, because a float64 of seconds resolves 200 ns in this century.
 
     Example:
         >>> rfc3339(1_767_323_045_000_000_007)
         '2026-01-02T03:04:05.000000007Z'
 
     Raises:
-        FieldError: not an integer from 0 to the end of int64 (the year 2262).
+        FieldError: the value is no integer from 0 to the end of int64 (the year 2262).
     """
     seconds, fraction = divmod(check_int(ts_ns, "time", 0), NS_PER_SECOND)
     return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 def _envelope(kind: str, event_id: str, subject: str, ts_ns: int, job: JobKey) -> dict[str, Any]:
+    """Return the CloudEvents attributes of an event, without its data."""
     return {
         "specversion": SPEC_VERSION,
         "id": event_id,
@@ -168,6 +168,7 @@ def _envelope(kind: str, event_id: str, subject: str, ts_ns: int, job: JobKey) -
 
 
 def _load(data: bytes, path: str) -> Mapping[str, Any]:
+    """Return the JSON object in these bytes; raise ``DecodeError`` if they are too many or no JSON."""
     if len(data) > MAX_EVENT_BYTES:
         raise DecodeError(f"{path}: {len(data)} bytes, at most {MAX_EVENT_BYTES}")
     event = load_json(data, path)
@@ -177,6 +178,7 @@ def _load(data: bytes, path: str) -> Mapping[str, Any]:
 
 
 def _data_of(event: Mapping[str, Any], kind: str) -> ObjectReader:
+    """Return a reader of an event's ``data`` after checking its version and type."""
     path = "action" if kind == ACTION_TYPE else "verdict"
     envelope = ObjectReader(event, path)
     for key, wanted in (("specversion", SPEC_VERSION), ("type", kind)):
@@ -186,7 +188,10 @@ def _data_of(event: Mapping[str, Any], kind: str) -> ObjectReader:
 
 
 def _check_id(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Hold source and id to what the data says: consumers drop duplicates by them."""
+    """Raise ``FieldError`` if an event's id or source is not the one that its data gives.
+
+    Consumers drop duplicates by these two.
+    """
     for key in ("id", "source"):
         if event.get(key) != wanted[key]:
             raise FieldError(key, event.get(key), f"{wanted[key]}, as the data says")
@@ -215,7 +220,7 @@ def _read_verdict(data: ObjectReader) -> Verdict:
 
 
 def _read_witnesses(data: ObjectReader) -> tuple[Witness, ...]:
-    """Who saw it; none in a verdict of a program that did not tell yet."""
+    """Read the witnesses of a verdict; empty where an older program wrote none."""
     found = data.optional_objects("witnesses")
     if len(found) > MAX_WITNESSES:
         raise FieldError(data.field("witnesses"), len(found), f"at most {MAX_WITNESSES}")

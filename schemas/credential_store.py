@@ -1,7 +1,7 @@
-"""Reads and writes a file of credentials: 0600 in a 0700 folder, whole or not at all, read again when it changed.
+"""Reading and writing of a credential file: mode 0600 in a 0700 folder, replaced atomically, reread after a change.
 
-Who runs for long (engine, agent) calls ``refresh`` now and then and asks ``find``: a credential that was revoked in the
-file counts no more without a restart. Commands change the file with ``change``.
+A long-running process (engine, agent) calls ``refresh`` now and then and asks ``find``, so that a credential revoked
+in the file is refused without a restart. Commands change the file with ``change``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _Stamp = tuple[int, int, int, int]
 
 
 class CredentialStore:
-    """The credentials of one file.
+    """The credentials of one file, kept up to date.
 
     Attributes:
         path: the file.
-        trouble: why the file as it is now is not used; "" = it is. What was read before goes on meanwhile.
+        trouble: why the present file cannot be used, "" if it can. The credentials read before stay in use meanwhile.
     """
 
     def __init__(self, path: Path, *, may_come_later: bool = False) -> None:
@@ -34,10 +34,10 @@ class CredentialStore:
 
         Args:
             path: the file.
-            may_come_later: a file that was never there is no trouble; nobody has a credential until it is.
+            may_come_later: True: a missing file is no error; there are no credentials until it appears.
 
         Raises:
-            CredentialError: it is missing, open to others, or not as it must be.
+            CredentialError: the file is missing, accessible to others, or malformed.
         """
         self.path = path
         self.trouble = ""
@@ -48,25 +48,28 @@ class CredentialStore:
             self._read()
 
     def _is_yet_to_come(self) -> bool:
+        """Return whether the file may come later, was never read and does not exist."""
         return self._may_come_later and self._stamp is None and not self.path.exists()
 
     def find(self, key_id: str) -> Credential | None:
-        """Return a credential, also one that was revoked (``is_valid`` tells); None: there is none."""
+        """Return the credential with this key id, also a revoked one (see ``is_valid``); None if there is none."""
         return self._by_id.get(key_id)
 
     def all(self) -> tuple[Credential, ...]:
-        """Return all of them, in the file's order."""
+        """Return all credentials, in the file's order."""
         return tuple(self._by_id.values())
 
     def valid(self, now_ns: int) -> tuple[Credential, ...]:
-        """Return those that count now, in the file's order."""
+        """Return the credentials that are valid at this time, in the file's order."""
         return tuple(one for one in self._by_id.values() if one.is_valid(now_ns))
 
     def refresh(self) -> bool:
-        """Read the file again if it changed; a file that cannot be used is ``trouble``, and changes nothing.
+        """Read the file again if it changed.
+
+        A file that cannot be used sets ``trouble`` and leaves the credentials as they are.
 
         Returns:
-            Whether other credentials count now.
+            Whether the credentials changed.
         """
         if self._is_yet_to_come():
             return False
@@ -85,6 +88,7 @@ class CredentialStore:
         return before != self._by_id
 
     def _read(self) -> None:
+        """Read the file and replace the credentials and the stamp."""
         text, self._stamp = _read_private(self.path)
         self._by_id = {one.key_id: one for one in parse_credentials(text, str(self.path))}
 
@@ -93,16 +97,16 @@ def read_credentials(path: Path) -> tuple[Credential, ...]:
     """Return the credentials of a file.
 
     Raises:
-        CredentialError: it is missing, open to others, or not as it must be.
+        CredentialError: the file is missing, accessible to others, or malformed.
     """
     return CredentialStore(path).all()
 
 
 def write_credentials(path: Path, credentials: tuple[Credential, ...]) -> None:
-    """Write a file, 0600, whole or not at all; its folder is made 0700 where it is missing.
+    """Write a credential file atomically with mode 0600; a missing folder is created with 0700.
 
     Raises:
-        CredentialError: it cannot be written.
+        CredentialError: the file cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -121,13 +125,17 @@ def write_credentials(path: Path, credentials: tuple[Credential, ...]) -> None:
 
 
 def change(path: Path, what: Callable[[tuple[Credential, ...]], tuple[Credential, ...]]) -> tuple[Credential, ...]:
-    """Change a file under a lock, so that two commands at once lose nothing; a missing file begins empty.
+    """Change a credential file under a lock, so that concurrent commands lose no change; a missing file begins empty.
+
+    Args:
+        path: the file.
+        what: function from the present credentials to the new ones.
 
     Returns:
-        What the file holds now.
+        The credentials in the file after the change.
 
     Raises:
-        CredentialError: it cannot be read or written.
+        CredentialError: the file cannot be read or written.
     """
     with _locked(path):
         before = read_credentials(path) if path.exists() else ()
@@ -138,6 +146,7 @@ def change(path: Path, what: Callable[[tuple[Credential, ...]], tuple[Credential
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the file's lock file inside the block; the folder is created if missing."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -152,7 +161,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _read_private(path: Path) -> tuple[str, _Stamp]:
-    """Return a file's text and stamp, if nobody reads it who should not."""
+    """Return a file's text and stamp; refuse one that other users may read or write."""
     try:
         # not O_NOFOLLOW: a mounted Kubernetes Secret is a link; what the link leads to is checked
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -171,13 +180,17 @@ def _read_private(path: Path) -> tuple[str, _Stamp]:
 
 
 def check_private(found: os.stat_result, file: str) -> None:
-    """Refuse a file that others may read or write.
+    """Refuse a file that other users may read or write.
 
-    It belongs to this user and to nobody's group; or it belongs to root, who lets this process's group read it (a
-    Secret that Kubernetes mounts).
+    Allowed are a file of this user without rights for group and others, and a file of root that this process's group
+    may read (a Secret mounted by Kubernetes).
+
+    Args:
+        found: status of the file.
+        file: its name, for the error.
 
     Raises:
-        CredentialError: says what to do.
+        CredentialError: the file is too open, belongs to another user, or is no regular file; says what to do.
     """
     if not stat.S_ISREG(found.st_mode):
         raise CredentialError(file, "a regular file")
@@ -191,4 +204,5 @@ def check_private(found: os.stat_result, file: str) -> None:
 
 
 def _stamp_of(found: os.stat_result) -> _Stamp:
+    """Return device, inode, size and change time of a file, which differ after any change."""
     return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns  # ctime: of the mode, too

@@ -1,7 +1,7 @@
-"""Who may say what: credentials, and the text of the file that holds them.
+"""Credentials of hosts and services, and the text format of the file that holds them.
 
-A credential belongs to one host (or, with a role of its own, to one service). Its secret is shared by the host and
-the engine and never travels: a challenge proves it (``tocsin.schemas.sign_in``). The file, JSON::
+A credential belongs to one host (or, with another role, to one service). Its secret is shared by the host and
+the engine and never sent: a challenge proves it (``tocsin.schemas.sign_in``). The file, JSON::
 
     {
         "version": 1,
@@ -16,8 +16,8 @@ the engine and never travels: a challenge proves it (``tocsin.schemas.sign_in``)
         ],
     }
 
-Further fields where they are needed: ``public_key`` (hex) and ``revoked_ns``. The engine's file holds the credentials
-of all hosts, a host's file its own; ``tocsin.schemas.credential_store`` reads and writes them.
+Optional fields: ``public_key`` (hex) and ``revoked_ns``. The engine's file holds the credentials of all
+hosts, a host's file its own. ``tocsin.schemas.credential_store`` reads and writes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tocsin.schemas.wire.validate import INT64_MAX, check_int, check_name
 
 FILE_VERSION: Final = 1
 ANY_NAME: Final = "*"
-"""Name of a credential that speaks for every host; of role ``agent`` it counts on the engine's own machine only."""
+"""Name of a credential for every host; with role ``agent`` it is accepted on the engine's own machine only."""
 SECRET_BYTES: Final = 32
 MIN_SECRET_BYTES: Final = 16
 MAX_SECRET_BYTES: Final = 256
@@ -46,36 +46,36 @@ _FIELDS: Final = frozenset({"key_id", "role", "name", "secret", "public_key", "c
 
 
 class Role(StrEnum):
-    """What a credential is for."""
+    """What a credential allows its holder to do."""
 
     AGENT = "agent"
-    """Speaks of its own host only."""
+    """Sends telemetry of its own host only."""
     PLAYER = "player"
-    """Plays a recording, so speaks of any host; where the engine was told to take one."""
+    """Plays a recording, so sends telemetry of any host; only where the engine is set to accept one."""
     SCHEDULER = "scheduler"
-    """The scheduler's events, of any host; nothing else."""
+    """Sends the scheduler's events about any host, and nothing else."""
     READER = "reader"
-    """Says nothing."""
+    """Sends nothing; reads only."""
     EXECUTOR = "executor"
-    """Carries out actions, so reads verdicts; says nothing about a host."""
+    """Carries out actions: reads verdicts and sends no telemetry."""
     TRAINER = "trainer"
-    """Announces models; nothing else."""
+    """Announces models, and nothing else."""
     ENGINE = "engine"
-    """Signs verdicts; its key is a pair, and consumers hold the public half only."""
+    """Signs verdicts with a private key; consumers hold only the public key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One key and whom it belongs to.
+    """One key and its holder.
 
     Attributes:
-        key_id: its public name.
-        role: what it is for.
-        name: the host (or service) that it belongs to, ``*`` = any.
-        secret: what its holder proves to know, b"" = none; in no ``repr``.
-        public_key: Ed25519, what its holder signs with can be checked by it; b"" = none.
-        created_ns: when it was issued.
-        revoked_ns: from when on it counts no more, 0 = never.
+        key_id: public name of the key.
+        role: what the holder may do.
+        name: the host (or service) that it belongs to, ``*`` for any.
+        secret: shared secret that the holder proves to know, b"" for none; not shown in ``repr``.
+        public_key: Ed25519 key that verifies the holder's signatures, b"" for none.
+        created_ns: time when it was issued, Unix nanoseconds.
+        revoked_ns: time from which it is invalid, Unix nanoseconds; 0 for never.
     """
 
     key_id: str
@@ -87,29 +87,29 @@ class Credential:
     revoked_ns: int = 0
 
     def is_valid(self, now_ns: int) -> bool:
-        """Tell whether it counts now."""
+        """Return whether the credential is not revoked at this time."""
         return not self.revoked_ns or now_ns < self.revoked_ns
 
     def speaks_for(self, host: str) -> bool:
-        """Tell whether its name covers a host; what its role allows is another question."""
+        """Return whether the credential's name covers a host; its role is not checked."""
         return self.name in (ANY_NAME, host)
 
 
 def new_credential(role: Role, name: str, created_ns: int) -> Credential:
-    """Return a credential with a fresh secret and key id.
+    """Return a credential with a fresh random secret and key id.
 
     Raises:
-        FieldError: the name cannot be one.
+        FieldError: the name is not allowed.
     """
     key_id = f"k-{secrets.token_hex(8)}"
     return Credential(key_id, role, check_holder(name, "name"), secrets.token_bytes(SECRET_BYTES), b"", created_ns)
 
 
 def check_holder(value: object, field_name: str) -> str:
-    """Return the name of a host or service: one line of printable text.
+    """Return the name of a host or service if it is one line of printable text.
 
     Raises:
-        FieldError: it is none.
+        FieldError: it is not.
     """
     name = check_name(value, field_name)
     if not name.isprintable() or name != name.strip():
@@ -118,10 +118,10 @@ def check_holder(value: object, field_name: str) -> str:
 
 
 def check_key_id(value: object, field_name: str) -> str:
-    """Return a key id.
+    """Return a key id if it is well formed.
 
     Raises:
-        FieldError: not 1 to 64 letters, digits, dots, dashes and underscores.
+        FieldError: it is not 1 to 64 letters, digits, dots, dashes and underscores.
     """
     if type(value) is not str or not _KEY_ID.fullmatch(value):
         raise FieldError(field_name, value, "1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit")
@@ -129,7 +129,7 @@ def check_key_id(value: object, field_name: str) -> str:
 
 
 def format_credentials(credentials: Iterable[Credential]) -> str:
-    """Return the text of a file; one line a credential, so that a person can compare two."""
+    """Return the text of a credential file, with one credential per line so that two versions are easy to compare."""
     lines = [json.dumps(_values(credential)) for credential in credentials]
     body = ",\n  ".join(lines)
     return f'{{"version": {FILE_VERSION}, "credentials": [\n  {body}\n]}}\n' if lines else _EMPTY
@@ -139,14 +139,14 @@ _EMPTY: Final = f'{{"version": {FILE_VERSION}, "credentials": []}}\n'
 
 
 def parse_credentials(text: str, file: str) -> tuple[Credential, ...]:
-    """Return the credentials of a file's text.
+    """Return the credentials in a file's text.
 
     Args:
-        text: the file's content.
-        file: its name, for errors.
+        text: content of the file.
+        file: name of the file, for errors.
 
     Raises:
-        CredentialError: names file, entry and field; shows no value of a secret.
+        CredentialError: the text is malformed; the error names file, entry and field, and never shows a secret.
     """
     try:
         values = json.loads(text)
@@ -170,6 +170,7 @@ def parse_credentials(text: str, file: str) -> tuple[Credential, ...]:
 
 
 def _values(credential: Credential) -> dict[str, Any]:
+    """Return the JSON object of a credential."""
     values: dict[str, Any] = {"key_id": credential.key_id, "role": credential.role.value, "name": credential.name}
     for name, data in (("secret", credential.secret), ("public_key", credential.public_key)):
         if data:
@@ -181,6 +182,7 @@ def _values(credential: Credential) -> dict[str, Any]:
 
 
 def _credential(entry: object, file: str, index: int) -> Credential:
+    """Read one entry of a credential file."""
     if not isinstance(entry, dict):
         raise CredentialError(file, "an object", entry=index)
     unknown = sorted(str(name) for name in entry if name not in _FIELDS)
@@ -202,6 +204,7 @@ def _credential(entry: object, file: str, index: int) -> Credential:
 
 
 def _role(value: object) -> Role:
+    """Return the role with this value; raise ``FieldError`` without one."""
     for role in Role:
         if role.value == value:
             return role
@@ -209,12 +212,13 @@ def _role(value: object) -> Role:
 
 
 class _CredentialLine:
-    """Reads the fields of one entry; its errors name file, entry and field."""
+    """Reader of the fields of one entry; its errors name file, entry and field."""
 
     def __init__(self, values: dict[str, Any], file: str, index: int) -> None:
         self._values, self._file, self._index = values, file, index
 
     def checked(self, name: str, check: Callable[[object], _T], default: object = None) -> _T:
+        """Return a field's value after ``check``; its error is raised as a ``CredentialError``."""
         try:
             return check(self._values.get(name, default))
         except FieldError as error:
@@ -222,7 +226,7 @@ class _CredentialLine:
             raise CredentialError(self._file, must, entry=self._index, field=name) from None
 
     def key(self, name: str) -> bytes:
-        """Return the bytes of a hex text, b"" = the field is missing."""
+        """Return the bytes of a field of hex digits, b"" if the field is missing."""
         text = self._values.get(name)
         if text is None:
             return b""

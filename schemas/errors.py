@@ -3,29 +3,29 @@
 The tree::
 
     TocsinError
-    +-- SchemaError                 what crosses a process boundary is not as agreed
+    +-- SchemaError                 data from another process does not follow its schema
     |   +-- FieldError              one field of a record has a wrong value (field, value)
     |   +-- DecodeError             bytes that are no record (reason)
     |       +-- TruncatedError      bytes end before the record does
     |       +-- VersionError        a wire version that this program does not read
     |       +-- UnknownKindError    a record kind that this program does not know
     |   +-- ModelRefusedError       an announced model is not used (reason)
-    |   +-- TooManyError            a peer speaks of more than one may: jobs, hosts, ranks, bytes held (reason)
+    |   +-- TooManyError            a peer exceeds a limit: jobs, hosts, ranks, bytes held (reason)
     +-- ConfigError                 a setting or an argument is wrong (setting, value)
     +-- CollectorError              a source on the training host failed
     |   +-- NothingHere             the source does not exist on this host: not a failure
-    +-- TransportError              the way from an agent to the engine
+    +-- TransportError              the transport from an agent to the engine failed
     |   +-- ClockAheadError         the receiver refused a record from the future
     |   +-- SpoolError              the disk spool cannot be used
-    |   +-- IdentityError           a peer does not prove who it is, or may not say what it says (reason)
+    |   +-- IdentityError           a peer's identity is not proven, or its record not permitted (reason)
     +-- CredentialError             a file of credentials cannot be used (file, entry, field)
-    +-- RecordingError              a recording's file is not as the format says (file, column, row)
-    +-- RegistryError               the model registry: a file, or what was asked of it (reason, file)
+    +-- RecordingError              a recording's file violates the format (file, column, row)
+    +-- RegistryError               the model registry: a file or a request is not valid (reason, file)
     +-- StoreError                  the incident database
     |   +-- DatabaseNewerError      its schema is newer than this program
     |   +-- DatabaseOlderError      its schema is older: it must be migrated first
     |   +-- DatabaseLockedError     another process holds the chDB folder
-    |   +-- StoreAwayError          nobody answers, or the server is busy: try again, nothing is lost
+    |   +-- StoreAwayError          the server does not answer or is busy: try again, nothing is lost
     |   +-- StoreRefusedError       credentials, rights, certificate or address: a person has to act
     |   +-- RowRefusedError         the database cannot take a value: trying again does not help
     +-- EngineError                 the engine cannot be reached, or refuses to start
@@ -47,13 +47,13 @@ class TocsinError(Exception):
 
 
 class SchemaError(TocsinError):
-    """What crosses a process boundary is not as agreed."""
+    """Data that crosses a process boundary does not follow its schema."""
 
     reason = "schema"
 
 
 class FieldError(SchemaError):
-    """One field of a record has a value that it may not have.
+    """One field of a record has a value that is not allowed.
 
     Attributes:
         field: dotted name of the field, e.g. ``steps.duration_seconds[3]``.
@@ -63,7 +63,7 @@ class FieldError(SchemaError):
     reason = "bad_field"
 
     def __init__(self, field: str, value: object, must: str) -> None:
-        """Name the field, show the value, say what it must be."""
+        """Build the message from the field's name, its value and what it must be."""
         shown = short_form(value)
         super().__init__(f"{field} = {shown}: must be {must}")
         self.field = field
@@ -77,7 +77,7 @@ _SHOWN_BITS = 128
 
 
 def short_form(value: object) -> str:
-    """A short form of any value, by its type; how large the value is makes it no dearer."""
+    """Return a short text of any value by its type; the cost does not depend on the value's size."""
     try:
         shown = _short(value, [_SHOWN_NODES], _SHOWN_DEPTH)
     except (ValueError, RecursionError):
@@ -86,7 +86,13 @@ def short_form(value: object) -> str:
 
 
 def _short(value: object, left: list[int], depth: int) -> str:
-    """Like ``repr``, of so many values (``left``) and so deep at most."""
+    """Return a ``repr`` cut to a number of values and a depth.
+
+    Args:
+        value: any value.
+        left: one-element list, the number of values that may still be shown; decreased.
+        depth: levels of nesting that may still be shown.
+    """
     left[0] -= 1
     if left[0] < 0:
         return "..."
@@ -100,6 +106,7 @@ def _short(value: object, left: list[int], depth: int) -> str:
 
 
 def _short_many(values: Collection[object], left: list[int], depth: int) -> str:
+    """Return the short text of a collection."""
     begin, end = {list: ("[", "]"), tuple: ("(", ")")}.get(type(values), ("{", "}"))
     if not depth:
         return f"{begin}...{end}"
@@ -115,51 +122,51 @@ def _short_many(values: Collection[object], left: list[int], depth: int) -> str:
 
 
 class DecodeError(SchemaError):
-    """Bytes that are no record of ours."""
+    """Bytes are no record of the wire format."""
 
     reason = "undecodable"
 
 
 class TruncatedError(DecodeError):
-    """The bytes end before the record does."""
+    """Bytes end before the record does."""
 
     reason = "truncated"
 
 
 class VersionError(DecodeError):
-    """A wire version that this program does not read."""
+    """A record has a wire version that this program does not read."""
 
     reason = "wire_version"
 
 
 class UnknownKindError(DecodeError):
-    """A record kind that this program does not know."""
+    """A record has a kind that this program does not know."""
 
     reason = "unknown_kind"
 
 
 class ModelRefusedError(SchemaError):
-    """An announced model is not used; the one before goes on.
+    """An announced model is refused; the present one stays in use.
 
     Attributes:
-        reason: a ``ModelRefusal``.
+        reason: value of a ``ModelRefusal``.
     """
 
     def __init__(self, reason: str, text: str) -> None:
-        """Keep the named reason, say the rest."""
+        """Keep the named reason; the text is the message."""
         super().__init__(text)
         self.reason = reason
 
 
 class TooManyError(SchemaError):
-    """A record is well formed, and it is one too many: its sender made the engine remember as much as it may.
+    """A record is well formed, but its sender reached a limit on what the engine keeps for it.
 
     Attributes:
-        reason: ``too_many_`` and of what.
+        reason: ``too_many_`` and the thing counted.
     """
 
     def __init__(self, what: str, who: str, most: int) -> None:
-        """Name what there is too much of, who does it, and the bound."""
+        """Build the message from the thing counted, the sender and the limit."""
         super().__init__(f"{who} more than {most} {what.replace('_', ' ')}")
         self.reason = f"too_many_{what}"
 
@@ -170,7 +177,7 @@ class ConfigError(TocsinError):
     reason = "config"
 
     def __init__(self, setting: str, value: object, must: str) -> None:
-        """Name the setting, show the value, say what it must be."""
+        """Build the message from the setting's name, its value and what it must be."""
         super().__init__(f"{setting} = {value!r}: must be {must}")
         self.setting = setting
         self.value = value
@@ -178,25 +185,25 @@ class ConfigError(TocsinError):
 
 
 class CollectorError(TocsinError):
-    """A source on the training host failed."""
+    """A telemetry source on the training host failed."""
 
     reason = "collector_failed"
 
 
 class NothingHere(CollectorError):  # noqa: N818  # it is a statement, not a failure (node_exporter's ErrNoData)
-    """The source does not exist on this host: said at debug level, no failure."""
+    """A telemetry source does not exist on this host; logged at debug level, not a failure."""
 
     reason = "nothing_here"
 
 
 class TransportError(TocsinError):
-    """The way from an agent to the engine is broken."""
+    """The connection between an agent and the engine failed."""
 
     reason = "transport"
 
 
 class ClockAheadError(TransportError):
-    """The receiver refused a record that is stamped in the future.
+    """The receiver refused a record whose time stamp is in the future.
 
     Attributes:
         ahead_ns: how far the record is ahead of the receiver's clock.
@@ -205,7 +212,7 @@ class ClockAheadError(TransportError):
     reason = "clock_ahead"
 
     def __init__(self, ahead_ns: int) -> None:
-        """Keep how far ahead the record is."""
+        """Build the message from how far ahead the record is."""
         super().__init__(f"record is {ahead_ns / 1e9:.3f} s ahead of the receiver's clock")
         self.ahead_ns = ahead_ns
 
@@ -217,31 +224,31 @@ class SpoolError(TransportError):
 
 
 class IdentityError(TransportError):
-    """A peer does not prove who it is, or says what its credential does not let it say.
+    """A peer does not prove its identity, or sends what its credential does not allow.
 
     Attributes:
-        reason: an ``IdentityRefusal``.
+        reason: value of an ``IdentityRefusal``.
     """
 
     def __init__(self, reason: str, text: str) -> None:
-        """Keep the named reason, say the rest."""
+        """Keep the named reason; the text is the message."""
         super().__init__(text)
         self.reason = str(reason)  # of an enumeration: plain text from here on
 
 
 class CredentialError(TocsinError):
-    """A file of credentials cannot be used; values are not shown: they may be secrets.
+    """A credential file cannot be used; values are not shown because they may be secrets.
 
     Attributes:
         file: the file.
-        entry: which credential, from 0; None = the whole file.
-        field: its field, "" = the whole entry.
+        entry: index of the credential, from 0; None for the whole file.
+        field: name of the field, "" for the whole entry.
     """
 
     reason = "credentials"
 
     def __init__(self, file: str, must: str, *, entry: int | None = None, field: str = "") -> None:
-        """Name file, entry and field, then say what they must be."""
+        """Build the message from file, entry and field and what they must be."""
         place = file + ("" if entry is None else f", entry {entry}") + (f", field {field}" if field else "")
         super().__init__(f"{place}: must be {must}")
         self.file = file
@@ -250,18 +257,18 @@ class CredentialError(TocsinError):
 
 
 class RecordingError(TocsinError):
-    """A file of a recording is not as the format says.
+    """A file of a recording does not follow the recording format.
 
     Attributes:
         file: file name.
-        column: its column or field, "" = the whole file.
-        row: from 0, None = no row in particular.
+        column: name of the column or field, "" for the whole file.
+        row: index of the row, from 0; None for no particular row.
     """
 
     reason = "recording"
 
     def __init__(self, file: str, text: str, *, column: str = "", row: int | None = None) -> None:
-        """Name file, column and row, then say what is wrong."""
+        """Build the message from file, column and row and what is wrong."""
         place = file + (f", column {column}" if column else "") + ("" if row is None else f", row {row}")
         super().__init__(f"{place}: {text}")
         self.file = file
@@ -270,15 +277,15 @@ class RecordingError(TocsinError):
 
 
 class RegistryError(TocsinError):
-    """The model registry cannot be read, or cannot do what was asked.
+    """The model registry cannot be read, or refuses what was asked.
 
     Attributes:
-        reason: a ``RegistryRefusal``.
-        file: the file or the version that it is about.
+        reason: value of a ``RegistryRefusal``.
+        file: the file or version concerned.
     """
 
     def __init__(self, reason: str, file: str, text: str) -> None:
-        """Keep the named reason, name the file, say the rest."""
+        """Keep the named reason; build the message from the file and the text."""
         super().__init__(f"{file}: {text}")
         self.reason = reason
         self.file = file
@@ -291,13 +298,13 @@ class StoreError(TocsinError):
 
 
 class DatabaseNewerError(StoreError):
-    """The database was written by a newer program."""
+    """The database's schema is newer than this program."""
 
     reason = "database_newer"
 
 
 class DatabaseOlderError(StoreError):
-    """The database lacks what this program needs."""
+    """The database's schema is older than this program needs."""
 
     reason = "database_older"
 
@@ -309,30 +316,30 @@ class DatabaseLockedError(StoreError):
 
 
 class StoreAwayError(StoreError):
-    """The database does not answer, or cannot take rows now; the same call may succeed later."""
+    """The database does not answer or is busy; the same call may succeed later."""
 
     reason = "store_away"
 
 
 class StoreRefusedError(StoreError):
-    """The database refuses this program: its credentials, rights, certificate or address are wrong."""
+    """The database refuses this program: wrong credentials, rights, certificate or address."""
 
     reason = "store_refused"
 
 
 class RowRefusedError(StoreError):
-    """A row has a value that the database cannot take; the same row fails again."""
+    """A row has a value that the database cannot store; the same row will fail again."""
 
     reason = "row_refused"
 
 
 class EngineError(TocsinError):
-    """The engine cannot be reached, or refuses to start."""
+    """The engine cannot be reached or refuses to start."""
 
     reason = "engine"
 
 
 class SnapshotError(TocsinError):
-    """An operator's state cannot be restored."""
+    """An operator's state cannot be restored from a snapshot."""
 
     reason = "snapshot"

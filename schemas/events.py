@@ -1,7 +1,7 @@
-"""Fixed event names, and what their payloads hold (JSON objects).
+"""Fixed names of events and the keys of their payloads (JSON objects).
 
-State events are sent on change only. The first block is the recording format's,
-the second is this project's own.
+State events are sent on change only. The names of the first block belong to the recording format, those of
+the second to this project.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an event says about hardware: a cause, a kind of fault, and whether it may blame the machine by itself.
+"""Meaning of hardware events: a cause, a kind of fault, and whether the event alone may blame the machine.
 
-The one table that joins the sources: kernel, NVML, RDMA and others' recordings give the same
-event names, so it does not matter which of them saw it.
+This is the one table for all sources. Kernel, NVML, RDMA and others' recordings use the same event names, so it
+does not matter which of them saw the event.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ HardwareFault = Literal["fail_stop", "fail_slow", "degraded"]
 
 @dataclass(frozen=True, slots=True)
 class HardwareMeaning:
-    """What one event says.
+    """What one event means for hardware.
 
     Attributes:
-        cause: word of ``schemas.causes``, "" = none: it is noted, and no evidence.
-        fault: what it does to a job that it does something to; ``degraded``: nothing as yet.
-        accuses: it may blame this machine by itself. Where it is False, it explains what other evidence shows.
-        text: one sentence for a human.
+        cause: word of ``schemas.causes``; "": the event is noted and is no evidence.
+        fault: effect on a job, if it has any; ``degraded``: none as yet.
+        accuses: whether the event alone may blame this machine. If False, it only explains what other evidence shows.
+        text: one sentence for people.
     """
 
     cause: str
@@ -35,14 +35,14 @@ class HardwareMeaning:
 
 
 def cause_of_event(event: Event, architecture: str = "") -> HardwareMeaning | None:
-    """Return what an event says about hardware, None where it says nothing or that all is well again.
+    """Return what an event means for hardware; None if it means nothing or reports that all is well.
 
-    Payloads come from outside (recordings, kernels): a field that is missing or of another
-    type counts as not said, and never raises.
+    Payloads come from outside (recordings, kernels): a field that is missing or of another type counts as unknown and
+    never raises.
 
     Args:
         event: any event.
-        architecture: of the GPU (``hopper``, ``blackwell``), where the payload does not say it.
+        architecture: architecture of the GPU (``hopper``, ``blackwell``), used where the payload has none.
     """
     read = _READERS.get(event.name)
     if read is None or not isinstance(event.payload, Mapping):
@@ -54,6 +54,7 @@ def cause_of_event(event: Event, architecture: str = "") -> HardwareMeaning | No
 
 
 def _xid(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of an ``xid`` event's payload."""
     code = _int(payload, "code")
     if code < 0:
         return None
@@ -68,6 +69,7 @@ def _xid(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 def _sxid(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of an ``sxid`` event's payload."""
     code = _int(payload, "code")
     if code < 0:
         return None
@@ -76,10 +78,11 @@ def _sxid(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 _MANY_CORRECTED = 8
-"""In one event: a memory that ails corrects dozens and more within seconds."""
+"""Corrected errors in one event from which they count as evidence. Failing memory corrects dozens within seconds."""
 
 
 def _ecc(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of an ``ecc`` event's payload."""
     count = _int(payload, "count", 1)
     if count <= 0:
         return None
@@ -94,6 +97,7 @@ def _ecc(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 def _row_remap(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of a ``row_remap`` event's payload."""
     if payload.get("failure") is True:
         return HardwareMeaning("ecc_error", "fail_stop", accuses=True, text="GPU memory has no spare rows left")
     if payload.get("pending") is True:
@@ -102,6 +106,7 @@ def _row_remap(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 def _nvlink_error(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of an ``nvlink_error`` event's payload."""
     link = _int(payload, "link")
     which = f"link {link}" if link >= 0 else "a link"
     if _text(payload, "state") == "up":
@@ -115,6 +120,7 @@ def _nvlink_error(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 def _pcie_link(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of a ``pcie_link`` event's payload; None at full generation and width."""
     gen, width = _int(payload, "gen"), _int(payload, "width")
     max_gen, max_width = _int(payload, "max_gen"), _int(payload, "max_width")
     if not (0 <= gen < max_gen or 0 <= width < max_width):
@@ -140,6 +146,7 @@ _CLOCK_REASONS: Final = (
 
 
 def _clocks_event(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of a ``clocks_event`` event's payload, by the most serious reason."""
     reasons = payload.get("reasons")
     if not isinstance(reasons, list | tuple):
         return None
@@ -150,10 +157,12 @@ def _clocks_event(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 _PORT_IS_UP: Final = frozenset({"", "active", "active_defer", "up", "linkup"})
-"""The kernel's names, and what other collectors write: to take "up" for a fault would evict a healthy machine."""
+"""States of a port that is up: the kernel's names and those of other collectors. To take "up" for a fault would evict a
+healthy machine."""
 
 
 def _ib_port(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of an ``ib_port`` event's payload."""
     port, state = _text(payload, "port") or "a port", _text(payload, "state").lower()
     if state in _PORT_IS_UP:
         rate, best = _number(payload, "rate_gbps"), _number(payload, "max_rate_gbps")
@@ -173,6 +182,7 @@ def _ib_port(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 def _net_link(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of a ``net_link`` event's payload."""
     device = _text(payload, "device") or _text(payload, "pci") or "an interface"
     state = _text(payload, "state")
     if state == "cable_error":
@@ -184,11 +194,13 @@ def _net_link(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 def _gpu_lost(payload: Mapping[str, Any]) -> HardwareMeaning:
+    """Return the meaning of a ``gpu_lost`` event's payload."""
     name = _text(payload, "uuid") or _text(payload, "pci") or "a GPU"
     return HardwareMeaning("gpu_card_drop", "fail_stop", accuses=True, text=f"{name} fell off the bus")
 
 
 def _gpu_recovery(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of a ``gpu_recovery`` event's payload."""
     action = _int(payload, "action", 0)
     if action <= 0:
         return None
@@ -197,33 +209,38 @@ def _gpu_recovery(payload: Mapping[str, Any]) -> HardwareMeaning | None:
 
 
 def _oom(payload: Mapping[str, Any]) -> HardwareMeaning:
+    """Return the meaning of an ``oom`` event's payload."""
     name = _text(payload, "process") or "a process"
     return HardwareMeaning("process_exit", "fail_stop", accuses=False, text=f"the kernel killed {name}: no memory")
 
 
 def _segfault(payload: Mapping[str, Any]) -> HardwareMeaning:
+    """Return the meaning of a ``segfault`` event's payload."""
     name = _text(payload, "process") or "a process"
     where = f" in {_text(payload, 'library')}" if _text(payload, "library") else ""
     return HardwareMeaning("process_exit", "fail_stop", accuses=False, text=f"{name} crashed{where}")
 
 
 def _file_system(payload: Mapping[str, Any]) -> HardwareMeaning | None:
+    """Return the meaning of a ``file_system`` event's payload."""
     kind, device = _text(payload, "kind"), _text(payload, "device") or "a file system"
     if kind in {"", "ok"}:
         return None
-    said = kind.replace("_", " ")
+    words = kind.replace("_", " ")
     if payload.get("remote") is True:
         # whoever diagnoses looks first whether the other hosts say it too: then it is shared_service
-        return HardwareMeaning("hdfs_error", "fail_slow", accuses=True, text=f"file server {device}: {said}")
-    return HardwareMeaning("unknown", "fail_stop", accuses=True, text=f"local file system on {device}: {said}")
+        return HardwareMeaning("hdfs_error", "fail_slow", accuses=True, text=f"file server {device}: {words}")
+    return HardwareMeaning("unknown", "fail_stop", accuses=True, text=f"local file system on {device}: {words}")
 
 
 def _thermal(payload: Mapping[str, Any]) -> HardwareMeaning:
+    """Return the meaning of a ``thermal`` event's payload."""
     device = _text(payload, "device") or "a part"
     return HardwareMeaning("thermal_throttle", "fail_slow", accuses=True, text=f"{device} is too hot")
 
 
 def _pcie_error(payload: Mapping[str, Any]) -> HardwareMeaning:
+    """Return the meaning of a ``pcie_error`` event's payload."""
     kind = _text(payload, "kind")
     text = f"PCIe {kind or 'error'} at {_text(payload, 'pci') or 'a device'}"
     if kind == "fatal":
@@ -254,15 +271,18 @@ HARDWARE_EVENTS: Final = frozenset(_READERS)
 
 
 def _text(payload: Mapping[str, Any], name: str) -> str:
+    """Return a text field of a payload, cut to 200 characters; "" if missing or no text."""
     value = payload.get(name)
     return value[:200] if isinstance(value, str) else ""
 
 
 def _int(payload: Mapping[str, Any], name: str, default: int = -1) -> int:
+    """Return an integer field of a payload; ``default`` if missing or no whole number."""
     value = payload.get(name)
     return value if type(value) is int else int(value) if type(value) is float and value.is_integer() else default
 
 
 def _number(payload: Mapping[str, Any], name: str) -> float:
+    """Return a number field of a payload; 0.0 if missing or no number."""
     value = payload.get(name)
     return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else 0.0

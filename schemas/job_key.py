@@ -1,4 +1,4 @@
-"""Whose a record is: the job, and the names that stand in where there is none."""
+"""The key of a job, and the substitute names for a missing job or host."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ class JobKey:
 
     Attributes:
         cluster: name of the cluster.
-        job_id: the scheduler's (or the user's) name of the job; ``idle`` for
-            records of a host without a job.
-        attempt: restart count, from 0.
+        job_id: the scheduler's (or the user's) name of the job; ``idle`` for records of a host without a job.
+        attempt: restart counter, from 0.
     """
 
     cluster: str
@@ -22,16 +21,17 @@ class JobKey:
 
 
 IDLE_JOB_ID = "idle"
-"""Job id of a host that runs no job: stored, never judged."""
+"""Job id of a host that runs no job; its records are stored and not judged."""
 
 LONE_RANK_PREFIX = "rank:"
+"""Beginning of the substitute host name of a rank whose host is unknown."""
 
 
 def lone_host(rank: int) -> str:
-    """The name that stands for a host where nobody knows the rank's: each such rank is one of its own."""
+    """Return the substitute host name of a rank whose host is unknown; each such rank has its own."""
     return f"{LONE_RANK_PREFIX}{rank}"
 
 
 def is_lone(host: str) -> bool:
-    """Whether a host's name only stands for that of a rank's host, which nobody knows."""
+    """Return whether a host name is a substitute for the unknown host of a rank."""
     return host.startswith(LONE_RANK_PREFIX)

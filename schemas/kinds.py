@@ -1,4 +1,4 @@
-"""Words that records use: kinds of groups, sources and severities of events."""
+"""Enumerated words of records: kinds of groups, sources and severities of events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class GroupKind(StrEnum):
-    """Kinds of communication groups (``other``: announced without a known kind)."""
+    """Kind of a communication group (``other``: announced without a known kind)."""
 
     WORLD = "world"
     DP = "dp"
@@ -18,7 +18,7 @@ class GroupKind(StrEnum):
 
 
 class Severity(StrEnum):
-    """How bad an event is by itself."""
+    """Severity of an event by itself."""
 
     INFO = "info"
     WARNING = "warning"
@@ -27,7 +27,7 @@ class Severity(StrEnum):
 
 
 class EventSource(StrEnum):
-    """Where an event was seen."""
+    """Component that saw an event."""
 
     KERNEL = "kernel"
     PROCESS = "process"
@@ -38,7 +38,7 @@ class EventSource(StrEnum):
 
 
 STUCK_DUMP = "stuck"
-"""``request_id`` of a Flight Recorder dump that a hook wrote unasked, because its rank stands."""
+"""``request_id`` of a Flight Recorder dump that a hook wrote without a request, because its rank is stalled."""
 LEFT_DUMP = "left_behind"
-"""``request_id`` of a dump that a recording holds as a file: the job's own watchdog left it, nobody asked, and the
-record's time says only by when it was there. No sign of life of its host."""
+"""``request_id`` of a dump that a recording holds as a file, written by the job's own watchdog without a request. The
+record's time only says by when the file was there; it is no sign of life of its host."""

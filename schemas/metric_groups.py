@@ -1,8 +1,8 @@
-"""Metric groups: a very large job's frames, cut by metrics so that they spread over partitions.
+"""Metric groups: frames of a very large job are split by metrics so that they spread over partitions.
 
-All hosts' values of one metric must meet, so a frame is never cut by host. A cut frame refers to
-its group's own table (2, 3, 4): nothing has to be announced or decoded to know what it holds, and
-``join_frames`` gives back the frame that was cut, byte for byte.
+All hosts' values of one metric must meet, so a frame is never split by host. A part refers to its group's own
+table (2, 3, 4), so its content is known without an announcement or decoding. ``join_frames`` restores
+the original frame byte for byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.schemas.metrics import BUILTIN_TABLE, BUILTIN_TABLE_ID, MetricTable
 from tocsin.schemas.records import Frame
 
 ALL_GROUPS: Final = "all"
-"""The group of a frame that was not cut."""
+"""Group name of a frame that was not split."""
 
 _FLOAT32_BYTES: Final = 4
 _NAN: Final = struct.pack("<f", math.nan)
@@ -27,13 +27,13 @@ _NAN: Final = struct.pack("<f", math.nan)
 
 @dataclass(frozen=True, slots=True)
 class MetricGroup:
-    """A run of columns of table 1.
+    """A run of consecutive columns of table 1.
 
     Attributes:
-        name: part of the key of its frames.
-        table: its columns, with an id of its own.
-        gpu_column: where they begin among the GPU columns of table 1.
-        host_column: where they begin among the host columns.
+        name: name of the group, part of the key of its frames.
+        table: table of its columns, with an id of its own.
+        gpu_column: index of its first column among the GPU columns of table 1.
+        host_column: index of its first column among the host columns of table 1.
     """
 
     name: str
@@ -43,6 +43,7 @@ class MetricGroup:
 
 
 def _group(name: str, table_id: int, gpu: tuple[int, int], host: tuple[int, int]) -> MetricGroup:
+    """Build a group from its name, table id and ranges of GPU and host columns (end excluded)."""
     table = MetricTable(table_id, BUILTIN_TABLE.gpu[slice(*gpu)], BUILTIN_TABLE.host[slice(*host)])
     return MetricGroup(name, table, gpu[0], host[0])
 
@@ -52,19 +53,23 @@ METRIC_GROUPS: Final = (
     _group("device", 3, (6, 11), (0, 3)),  # power, heat, clocks, memory; the host's processors and disk
     _group("network", 4, (11, 13), (3, 8)),
 )
-"""Together they hold each column of table 1 once, in its order."""
+"""All groups; together they hold each column of table 1 once, in its order."""
 
 GROUP_OF_TABLE: Mapping[int, MetricGroup] = MappingProxyType({group.table.table_id: group for group in METRIC_GROUPS})
+"""Table id -> its group."""
 
 
 def group_of(frame: Frame) -> str:
-    """Return the name of the group that a frame holds."""
+    """Return the name of the group in a frame, ``ALL_GROUPS`` for a frame that was not split."""
     group = GROUP_OF_TABLE.get(frame.table_id)
     return group.name if group else ALL_GROUPS
 
 
 def split_frame(frame: Frame) -> tuple[Frame, ...]:
-    """Cut a frame of table 1 by metric groups; groups without any value are left out, other frames left whole."""
+    """Split a frame of table 1 into one frame per metric group.
+
+    Groups without any value are left out. A frame of another table is returned as it is.
+    """
     if frame.table_id != BUILTIN_TABLE_ID:
         return (frame,)
     row_bytes = _FLOAT32_BYTES * frame.tick_count
@@ -83,10 +88,10 @@ def split_frame(frame: Frame) -> tuple[Frame, ...]:
 
 
 def join_frames(frames: Iterable[Frame]) -> Frame:
-    """Put the groups of one host's slice together again; a group that is missing is NaN.
+    """Join the parts of one host's frame; a missing group becomes NaN.
 
     Raises:
-        FieldError: they are no groups of one frame.
+        FieldError: the frames are no parts of one frame.
     """
     parts = {frame.table_id: frame for frame in frames}
     if not parts or not parts.keys() <= GROUP_OF_TABLE.keys():
@@ -111,6 +116,7 @@ def join_frames(frames: Iterable[Frame]) -> Frame:
 
 
 def _rows(part: Frame | None, name: str, start: int, size: int) -> bytes:
+    """Return a range of bytes of a part's matrix; NaN values for a missing part."""
     if part is None:
         return _NAN * (size // _FLOAT32_BYTES)
     rows: bytes = getattr(part, name)[start : start + size]

@@ -1,7 +1,7 @@
 """The metric columns of ``host_metrics`` and the tables that frames refer to.
 
-A frame carries no names: it names a *metric table*, an ordered list of columns.
-Table 1 is the list of the recording format and never changes; users' own metrics
+A frame carries no names. It refers to a *metric table*, an ordered list of columns.
+Table 1 is the list of the recording format and never changes. Users' own metrics
 get tables from ``FIRST_CUSTOM_TABLE_ID`` up, announced by the agent (``MetricTable``).
 """
 
@@ -20,10 +20,10 @@ class Metric:
 
     Attributes:
         name: column name, with its unit as suffix.
-        scope: ``gpu``: one row per GPU; ``host``: one row for the machine.
-        low: the metric's own lower limit in base units (None: learned).
-        high: the metric's own upper limit in base units (None: learned).
-        bad: which direction is suspicious among peers.
+        scope: ``gpu``: one row per GPU. ``host``: one row for the machine.
+        low: lower limit in base units; None: learned from data.
+        high: upper limit in base units; None: learned from data.
+        bad: which direction is suspicious in a comparison with peers.
     """
 
     name: str
@@ -63,7 +63,8 @@ HOST_METRICS: tuple[Metric, ...] = (
 """The 8 metrics of a machine, in the order of table 1."""
 
 _MOST = 1e18
-"""Of a users' metric: a counter that wrapped is 1.8e19, and float32 can still multiply two such numbers."""
+"""Largest magnitude of a user's metric. A wrapped counter is 1.8e19; float32 can still multiply two numbers of this
+size."""
 _CEILINGS: dict[str, float] = {
     "_ratio": 2.0,
     "_watts": 4e3,
@@ -73,16 +74,19 @@ _CEILINGS: dict[str, float] = {
     "_bytes_per_second": 1e14,
     "_packets_per_second": 1e11,
 }
-"""By unit, of the built-in metrics: several times what the largest accelerator, port or host of today can do.
+"""Unit suffix -> largest possible value of a built-in metric: several times what today's largest accelerator, port or
+host can do.
 
-A reading above is none: a driver's error number, or a counter that wrapped. Ratios of nominal values may be a little
-above 1.
+A higher reading is a driver's error number or a wrapped counter. Ratios of nominal values may be a little above 1.
 """
 _BUILTIN_NAMES = frozenset(metric.name for metric in (*GPU_METRICS, *HOST_METRICS))
 
 
 def possible_range(metric: Metric) -> tuple[float, float]:
-    """Least and largest number, in base units, that a sample of it can be: what lies outside is no sample."""
+    """Return the least and the largest value, in base units, that a sample of the metric can have.
+
+    A value outside is no sample but an error of its source.
+    """
     low = -_MOST if metric.low is None else metric.low
     if metric.name not in _BUILTIN_NAMES:
         return low, _MOST
@@ -95,7 +99,7 @@ FIRST_CUSTOM_TABLE_ID = 16
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """An ordered list of columns: what the matrices of a frame mean.
+    """An ordered list of metric columns, which gives the rows of a frame's matrices their meaning.
 
     Attributes:
         table_id: 1 for the built-in table, 16 and up for users' own.

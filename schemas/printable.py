@@ -1,9 +1,9 @@
-r"""Text from outside on a terminal: nothing in it may move a cursor, turn the reading direction or begin a line.
+r"""Printing of untrusted text: it cannot move the cursor, change the reading direction or begin a new line.
 
-Names of jobs, hosts and metrics, values of settings and messages of others come from whoever reaches a socket.
-Each such text goes through ``plain`` before it is printed, and JSON through ``json_text``. What is made visible
-instead are the characters of Unicode's categories Cc (controls), Cf (bidi marks, zero width), Zl and Zp (line
-ends) and Cs (half characters).
+Names of jobs, hosts and metrics, values of settings and foreign messages come from whoever reaches a socket.
+Each such text goes through ``plain`` before it is printed, and JSON through ``json_text``. Characters of Unicode's
+categories Cc (controls), Cf (bidi marks, zero width), Zl and Zp (line ends) and Cs (surrogates) are
+replaced by visible escapes.
 
 >>> plain("job\x1b[2J\r\u202e1")
 'job\\x1b[2J\\r\\u202e1'
@@ -21,11 +21,11 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def plain(text: object, *, kept: str = "") -> str:
-    r"""Any value as text of one line that a terminal shows as it is.
+    r"""Return any value as text of one line in which hidden characters are shown as escapes.
 
     Args:
-        text: what is printed.
-        kept: control characters that pass, e.g. ``"\n"`` for a text of several lines of ours.
+        text: the value to print.
+        kept: control characters that are left unchanged, e.g. ``"\n"`` for a text of several lines of our own.
     """
     shown = str(text)
     if shown.isprintable():  # everything that is hidden is not printable in Python's sense
@@ -34,7 +34,7 @@ def plain(text: object, *, kept: str = "") -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and what it counts.
+    """Return a number and its noun, in the plural unless the number is 1.
 
     >>> counted(1, "recording"), counted(2, "recording")
     ('1 recording', '2 recordings')
@@ -43,7 +43,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def readable(value: object) -> object:
-    """A value of JSON with its numbers rounded to six digits, whole numbers as they are: for figures, not for times.
+    """Return a JSON value with its floats rounded to six digits; integers stay exact.
 
     >>> readable({"f1": 0.1 + 0.2, "at_ns": 1764000000000000001, "of": [1 / 3]})
     {'f1': 0.3, 'at_ns': 1764000000000000001, 'of': [0.333333]}
@@ -56,14 +56,14 @@ def readable(value: object) -> object:
 
 
 def json_text(value: object, *, indent: int | None = None, default: Callable[[Any], object] | None = None) -> str:
-    """A value as JSON in ASCII, without any control character but the line ends of ``indent``."""
+    """Return a value as JSON in ASCII, without control characters except the line ends of ``indent``."""
     return json.dumps(value, indent=indent, default=default).replace("\x7f", "\\u007f")
 
 
 def json_escaped(text: str) -> str:
-    """JSON that somebody else wrote, with every hidden character as JSON's own escape: the same value.
+    """Return foreign JSON text with every hidden character as a JSON escape, so that its value is unchanged.
 
-    Line ends and tabs stay: inside JSON's texts they are escaped already.
+    Line ends and tabs stay: inside JSON strings they are escaped already.
     """
     if text.isprintable():
         return text
@@ -71,10 +71,12 @@ def json_escaped(text: str) -> str:
 
 
 def _is_hidden(character: str) -> bool:
+    """Return whether a character belongs to one of ``HIDDEN_CATEGORIES``."""
     return unicodedata.category(character) in HIDDEN_CATEGORIES
 
 
 def _escaped(character: str) -> str:
+    """Return a character as a visible backslash escape."""
     number = ord(character)
     if character in _SHORT:
         return _SHORT[character]
@@ -82,6 +84,7 @@ def _escaped(character: str) -> str:
 
 
 def _json_escape(character: str) -> str:
+    """Return a character as a JSON escape, a surrogate pair beyond the basic plane."""
     number = ord(character)
     if number < 0x10000:
         return f"\\u{number:04x}"

@@ -1,7 +1,7 @@
-"""Files and folders that other users of the machine must not read, replace or lead elsewhere.
+"""Files and folders that other users of the machine must not read, replace or redirect by links.
 
-A folder that tocsin makes is its owner's alone (0700). One that exists already keeps its group and mode, and a new
-file in it is open to whom the folder is open, but never to all: 0600 in 0700, 0640 in 0750 and in 0755.
+A folder that tocsin creates has mode 0700. An existing one keeps its group and mode, and a new file in
+it has the folder's rights for the group but none for others: 0600 in 0700, 0640 in 0750 and in 0755.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ _KINDS: Final = (
 
 
 def make_private_folder(folder: Path | str) -> None:
-    """Make a folder of mode 0700 where it is missing; what exists is left as it is.
+    """Create a folder with mode 0700 if it is missing; an existing one is left as it is.
 
     Raises:
-        OSError: it cannot be made, or something else has its name.
+        OSError: it cannot be created, or something else has its name.
     """
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def open_private(path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
-    """Open a plain file of this user; no link is followed, no pipe waited for.
+    """Open a regular file of this user, without following a link or waiting for a pipe.
 
-    A file that is made is open to whom its folder is open, never to all; one that was open to all is closed to them.
+    A new file has its folder's rights for the group and none for others. Rights for others on an existing file are
+    removed if it is opened for writing.
 
     Args:
-        path: the file; relative to ``dir_fd`` where that is given.
-        flags: of ``os.open``.
-        dir_fd: descriptor of its folder.
+        path: the file; relative to ``dir_fd`` if that is given.
+        flags: flags of ``os.open``.
+        dir_fd: descriptor of the file's folder.
 
     Returns:
-        The descriptor.
+        The file's descriptor.
 
     Raises:
-        OSError: it cannot be opened, is no plain file, or belongs to another user.
+        OSError: the file cannot be opened, is not regular, has a second name, or belongs to another user.
     """
     at = os.fspath(path)
     folder = os.fstat(dir_fd) if dir_fd is not None else os.stat(os.path.dirname(at) or ".")
@@ -67,37 +68,37 @@ def open_private(path: Path | str, flags: int, *, dir_fd: int | None = None) -> 
 
 
 def private_file(path: Path | str, mode: str) -> BinaryIO:
-    """Open a file for writing, as ``open_private``.
+    """Open a file for binary writing in the manner of ``open_private``.
 
     Args:
         path: the file.
-        mode: "w" writes it anew, "a" appends.
+        mode: "w" truncates, "a" appends.
 
     Raises:
-        OSError: as ``open_private``.
+        OSError: as for ``open_private``.
     """
     flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if mode == "a" else os.O_TRUNC)
     return cast("BinaryIO", os.fdopen(open_private(path, flags), f"{mode}b"))
 
 
 def write_private(path: Path | str, data: bytes) -> None:
-    """Write a file anew, as ``open_private``.
+    """Replace a file's content, opening it in the manner of ``open_private``.
 
     Raises:
-        OSError: as ``open_private``.
+        OSError: as for ``open_private``.
     """
     with private_file(path, "w") as file:
         file.write(data)
 
 
 def open_folder(folder: Path | str) -> int:
-    """Make a folder where it is missing (0700) and open it, for ``dir_fd``.
+    """Create a folder with mode 0700 if it is missing, and return its descriptor for ``dir_fd``.
 
-    A symbolic link on the way counts where nobody else could have put it there: it belongs to root or to this user,
-    or not all may write beside it.
+    A symbolic link on the path is accepted where nobody else could have put it there: it belongs to root or to this
+    user, or not everybody may write into its folder.
 
     Raises:
-        OSError: it cannot be made or opened, a link of somebody else leads there, or it is another user's and
+        OSError: the folder cannot be created or opened, a foreign link leads to it, or it belongs to another user and
             everybody may write into it.
     """
     path = os.path.abspath(folder)
@@ -112,10 +113,10 @@ def open_folder(folder: Path | str) -> int:
 
 
 def check_links(path: str) -> None:
-    """Look at the symbolic links on the way to a path.
+    """Check the symbolic links on a path.
 
     Raises:
-        PermissionError: another user put one into a folder into which everybody may write.
+        PermissionError: another user put a link into a folder into which everybody may write.
     """
     at, parts = "/", [part for part in path.split("/") if part]
     seen = 0
@@ -143,12 +144,12 @@ def check_links(path: str) -> None:
 
 
 def is_socket(path: Path | str) -> bool:
-    """Return whether a socket lies at a path, False where nothing does.
+    """Return whether there is a socket at a path; False where there is nothing.
 
-    Only what this returns True for may be removed to make room for a new socket.
+    Only a path for which this returns True may be removed to make room for a new socket.
 
     Raises:
-        FileExistsError: something else lies there: it may be somebody's data.
+        FileExistsError: something else is there, which may be somebody's data.
     """
     try:
         mode = os.lstat(path).st_mode

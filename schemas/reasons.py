@@ -7,12 +7,12 @@ from typing import Self
 
 
 class NamedReason(StrEnum):
-    """A reason: its value is what is stored and sent; ``meaning`` says it to a person, in one place."""
+    """A reason: its value is stored and sent, and ``meaning`` is its explanation for people."""
 
     meaning: str
 
     def __new__(cls, value: str, meaning: str = "") -> Self:
-        """Keep the meaning beside the value."""
+        """Create a member from its value and its meaning."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -20,7 +20,7 @@ class NamedReason(StrEnum):
 
 
 class Reason(NamedReason):
-    """Why a verdict opened, changed, or did not open."""
+    """Why a verdict was opened, changed, or not opened."""
 
     # a verdict opens
     FIRST_FATAL_EXIT = "first_fatal_exit", "The first process to die, and its death is not explained by another's."
@@ -239,7 +239,7 @@ class Reason(NamedReason):
 
 
 class ModelRefusal(NamedReason):
-    """Why an announced model is not used; the old one goes on."""
+    """Why an announced model is refused; the present one stays in use."""
 
     UNKNOWN_DETECTOR = "unknown_detector", "This program has no detector of that name."
     RECORDINGS_ONLY = "recordings_only", "The detector judges recordings; no running engine uses it."
@@ -270,7 +270,7 @@ class ModelRefusal(NamedReason):
 
 
 class IdentityRefusal(NamedReason):
-    """Why a peer, or what it says, is refused: it does not prove who it is, or may not say that."""
+    """Why a peer or its message is refused: it does not prove its identity, or may not send that."""
 
     IDENTITY_MISSING = "identity_missing", "It names no key where one is needed, or speaks before it has said hello."
     BAD_HELLO = "bad_hello", "Its hello lacks a field, or one of them is not as it must be."
@@ -310,7 +310,7 @@ class IdentityRefusal(NamedReason):
 
 
 class RegistryRefusal(NamedReason):
-    """Why the model registry does not do what was asked."""
+    """Why the model registry refuses a request."""
 
     NOT_FOUND = "not_found", "It has no such version."
     CARD_UNREADABLE = (
@@ -330,7 +330,7 @@ class RegistryRefusal(NamedReason):
 
 
 class PromotionRefusal(NamedReason):
-    """Why a model does not become the current one (``pipeline.registry.comparison`` says what counts)."""
+    """Why a model does not become the current one; ``pipeline.lab.registry.comparison`` has the criteria."""
 
     F1_LOWER = (
         "f1_lower",
@@ -344,7 +344,7 @@ class PromotionRefusal(NamedReason):
 
 
 class StateLoss(NamedReason):
-    """Why an engine's kept state was not used, or something of it is not kept."""
+    """Why an engine's kept state was not used, or why some of it is not kept."""
 
     UNREADABLE = "state_unreadable", "A snapshot or its journal is damaged."
     OTHER_VERSION = "state_of_other_version", "A program with another form of state wrote it."
@@ -366,7 +366,7 @@ class StateLoss(NamedReason):
 
 
 class SpeakerRefusal(NamedReason):
-    """Why what a host said is not heard: a rank is spoken of by the host on which it is placed."""
+    """Why a host's statement is ignored: only the host on which a rank is placed may report about it."""
 
     RANK_OF_OTHER_HOST = "rank_of_other_host", "The rank is placed on another host."
     PLACE_OF_OTHER_HOST = (

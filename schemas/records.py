@@ -1,12 +1,10 @@
-"""What travels from a training host to the engine.
+"""The records that travel from a training host to the engine.
 
-All times are Unix nanoseconds (``_ns``), all other numbers base units with the
-unit in the name. Every record carries the join keys: the job (cluster, job id,
-attempt), the host and ``ts_ns``, its **event time**: the time by which it is put
-into a slice. A batch's rows keep their own times.
+All times are Unix nanoseconds (``_ns``), all other numbers base units with the unit in the name. Every record
+carries the join keys: the job (cluster, job id, attempt), the host and ``ts_ns``. The latter is its **event
+time**, by which it is assigned to a slice. A batch's rows keep their own times.
 
-The classes are plain values: they hold what was decoded and check nothing.
-``tocsin.schemas.wire.codec`` validates on decode.
+The classes are plain values and check nothing. ``tocsin.schemas.wire.codec`` validates on decode.
 """
 
 from __future__ import annotations
@@ -29,23 +27,23 @@ _METRIC_TICKS_PER_SLICE = 5
 
 
 def metric_slice_ns(tick_ns: int, least_ns: int = METRIC_SLICE_NS) -> int:
-    """Length of the slices of frames with this sampling period: at least five ticks."""
+    """Return the slice length for frames with this sampling period: at least five ticks and at least ``least_ns``."""
     return max(least_ns, _METRIC_TICKS_PER_SLICE * tick_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One host's metrics over one metric slice (the unit of transport).
+    """One host's metrics over one metric slice, the unit of transport.
 
     Attributes:
-        job: whose the rows are.
+        job: the job that the host belongs to.
         host: machine name.
         ts_ns: event time: the end of its slice minus 1 ms.
         table_id: the metric table that names the columns.
         first_tick_ns: time of the first sample.
         tick_ns: sampling period.
         tick_count: samples per series.
-        gpu_uuids: one per GPU row; a GPU's index is no key.
+        gpu_uuids: UUID of each GPU row; a GPU's index is no key.
         gpu_matrix: little-endian float32, shape (GPUs, GPU metrics, ticks), NaN = no sample.
         host_matrix: little-endian float32, shape (host metrics, ticks), NaN = no sample.
     """
@@ -63,14 +61,16 @@ class Frame:
 
 
 class StepRecord(NamedTuple):
-    """One rank's finished step, as a tuple (see ``CollectiveRecord``). Phase times are exclusive; None = not measured.
+    """One rank's finished step, as a tuple for speed (see ``CollectiveRecord``).
+
+    Phase times are exclusive; None = not measured.
 
     Attributes:
-        ts_ns: wall clock at the step's end.
+        ts_ns: wall clock time at the step's end.
         rank: global rank.
         step: the training step's number.
         duration_seconds: wall time of the whole step.
-        data_seconds: waiting for the next batch.
+        data_seconds: time waiting for the next batch.
         forward_seconds: forward pass without the collectives inside it.
         backward_seconds: backward pass without the collectives inside it.
         optimizer_seconds: optimizer step.
@@ -97,9 +97,9 @@ class StepBatch:
     """The steps that one host finished since its last batch.
 
     Attributes:
-        job: whose steps.
+        job: the job of the steps.
         host: machine name.
-        ts_ns: event time of the batch: end of the slice it was cut on, minus 1 ms.
+        ts_ns: event time of the batch: end of its slice minus 1 ms.
         rows: the steps, ordered by (ts_ns, rank, step).
     """
 
@@ -110,27 +110,27 @@ class StepBatch:
 
 
 class CollectiveRecord(NamedTuple):
-    """A completed collective, or the state of one in flight, on one rank (channel).
+    """A completed collective, or the state of one in flight, on one rank (and channel).
 
-    A tuple, in the order of its columns on the wire: hundreds a second are made where every microsecond counts.
+    A tuple in the order of its columns on the wire, because hundreds a second are created where time is short.
 
     Attributes:
-        ts_ns: when the completion or the state was seen.
+        ts_ns: time when the completion or the state was seen.
         record: ``completion`` or ``state``.
         rank: global rank.
-        comm_id: the communicator, the same text on all its members.
-        op_name: e.g. ``all_reduce``.
-        op_seq: sequence number in its communicator, from 1; -1: unknown.
-        msg_bytes: message size; -1: unknown.
-        start_ns: when this rank entered it; 0: unknown.
-        end_ns: when it finished; 0: not finished.
-        channel: -1: the whole operation.
-        total_chunks: chunks to move; -1: unknown (so for the three below).
-        gpu_ready: chunks copied to the send buffer.
-        rdma_transmitted: chunks posted to the network.
-        rdma_done: chunks acknowledged.
-        dtype: element type, "" = unknown.
-        peer: the other rank of a point-to-point operation, -1: none.
+        comm_id: id of the communicator, the same on all its members.
+        op_name: name of the operation, e.g. ``all_reduce``.
+        op_seq: sequence number in its communicator, from 1; -1 if unknown.
+        msg_bytes: message size in bytes, -1 if unknown.
+        start_ns: time when this rank entered it, 0 if unknown.
+        end_ns: time when it finished, 0 if not finished.
+        channel: channel number, -1 for the whole operation.
+        total_chunks: chunks to move, -1 if unknown.
+        gpu_ready: chunks copied to the send buffer, -1 if unknown.
+        rdma_transmitted: chunks posted to the network, -1 if unknown.
+        rdma_done: chunks acknowledged, -1 if unknown.
+        dtype: element type, "" if unknown.
+        peer: the other rank of a point-to-point operation, -1 for none.
     """
 
     ts_ns: int
@@ -153,13 +153,13 @@ class CollectiveRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CollectiveBatch:
-    """Collective records of one host's ranks.
+    """A batch of collective records of one host's ranks.
 
     Attributes:
-        job: whose collectives.
+        job: the job of the collectives.
         host: machine name.
         ts_ns: event time of the batch.
-        rows: ordered by (ts_ns, rank, comm_id, op_seq).
+        rows: the records, ordered by (ts_ns, rank, comm_id, op_seq).
     """
 
     job: JobKey
@@ -170,17 +170,17 @@ class CollectiveBatch:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once.
+    """A single event on a host or rank.
 
     Attributes:
-        job: whose event; a host's own event goes to each of its jobs.
+        job: the job concerned; a host's own event is sent to each of its jobs.
         host: machine name.
-        ts_ns: when it happened.
-        rank: global rank, -1: the host.
-        source: where it was seen.
-        name: fixed names in ``tocsin.schemas.events``.
-        severity: how bad it is by itself.
-        payload: JSON object.
+        ts_ns: time when it happened.
+        rank: global rank, -1 for the host.
+        source: component that saw it.
+        name: name of the event, one of ``tocsin.schemas.events``.
+        severity: severity of the event by itself.
+        payload: JSON object with details.
     """
 
     job: JobKey
@@ -195,20 +195,20 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank runs.
+    """The place of one rank: host, GPU, coordinates and switches.
 
     Attributes:
         rank: global rank.
         host: machine name.
-        gpu: GPU index on the host, -1: none (an index is no key).
-        gpu_uuid: the GPU's key, "" = none.
-        dp: data-parallel coordinate, -1: unknown (so for pp, tp).
-        pp: pipeline stage.
-        tp: tensor-parallel coordinate.
-        leaf: leaf switch, "" = unknown.
-        minipod: minipod, "" = unknown.
-        world_size: ranks in the job, 0: unknown.
-        pid: process id on the host, 0: unknown.
+        gpu: GPU index on the host, -1 for none (an index is no key).
+        gpu_uuid: UUID of the GPU, "" for none.
+        dp: data-parallel coordinate, -1 if unknown.
+        pp: pipeline stage, -1 if unknown.
+        tp: tensor-parallel coordinate, -1 if unknown.
+        leaf: name of the leaf switch, "" if unknown.
+        minipod: name of the minipod, "" if unknown.
+        world_size: number of ranks in the job, 0 if unknown.
+        pid: process id on the host, 0 if unknown.
     """
 
     rank: int
@@ -226,13 +226,13 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The places of one host's ranks; announced at hello and every 30 s.
+    """The places of one host's ranks, announced at hello and every 30 s.
 
     Attributes:
-        job: whose ranks.
+        job: the job of the ranks.
         host: machine name.
-        ts_ns: when it was announced.
-        places: one per rank of this host.
+        ts_ns: time of the announcement.
+        places: one entry per rank of this host.
     """
 
     job: JobKey
@@ -243,12 +243,12 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class CommGroup:
-    """A communication group.
+    """A communication group and its members.
 
     Attributes:
-        comm_id: the communicator, the same text on all its members.
-        kind: what it is for.
-        ranks: members in group order (global ranks).
+        comm_id: id of the communicator, the same on all its members.
+        kind: kind of the group.
+        ranks: members as global ranks, in group order.
     """
 
     comm_id: str
@@ -258,13 +258,13 @@ class CommGroup:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The communication groups of one host's ranks; announced at change and every 30 s.
+    """The communication groups of one host's ranks, announced at a change and every 30 s.
 
     Attributes:
-        job: whose groups.
+        job: the job of the groups.
         host: machine name.
-        ts_ns: when it was announced.
-        groups: the groups that a rank of this host belongs to.
+        ts_ns: time of the announcement.
+        groups: all groups that have a rank of this host.
     """
 
     job: JobKey
@@ -275,12 +275,12 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class TableAnnouncement:
-    """A metric table of the user's own; announced at start and every 30 s.
+    """A user's own metric table, announced at start and every 30 s.
 
     Attributes:
-        job: whose frames use it.
+        job: the job whose frames use it.
         host: machine name.
-        ts_ns: when it was announced.
+        ts_ns: time of the announcement.
         table: the table.
     """
 
@@ -292,19 +292,19 @@ class TableAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """An agent's own heartbeat: one a metric slice and job, sent also when all is quiet.
+    """An agent's own heartbeat, one per metric slice and job, sent also when nothing else is.
 
     Attributes:
-        job: one of the jobs that it serves, or the idle job.
+        job: one of the jobs on the host, or the idle job.
         host: machine name.
         ts_ns: event time.
-        clock_offset_ns: estimated offset of the host's clock to the engine's (host - engine).
-        clock_error_ns: bound of that estimate's error.
-        ranks_seen: ranks whose hook spoke during the last slice.
+        clock_offset_ns: estimated offset of the host's clock from the engine's (host - engine).
+        clock_error_ns: bound of the error of that estimate.
+        ranks_seen: ranks whose hook sent something during the last slice.
         hook_present: whether any hook of this job has said hello to this agent.
-        dropped_count: datagrams that the hooks report as dropped, since start.
+        dropped_count: datagrams that the hooks reported as dropped, since start.
         spooled_count: records waiting in the spool.
-        collectors: name -> {"ok": bool, "seconds": float, "reason": str}.
+        collectors: collector name -> {"ok": bool, "seconds": float, "reason": str}.
     """
 
     job: JobKey
@@ -321,16 +321,16 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """An answer to a probe.
+    """The answer to a probe.
 
     Attributes:
-        job: whose probe.
+        job: the job that was probed.
         host: machine name.
-        ts_ns: when it was sent; what it holds keeps its own times.
-        rank: global rank, -1: the host.
-        request_id: the probe's id.
-        probe: what was asked for.
-        payload: the answer.
+        ts_ns: time when it was sent; its content keeps its own times.
+        rank: global rank, -1 for the host.
+        request_id: id of the probe.
+        probe: kind of data that was asked for.
+        payload: the answer's bytes.
     """
 
     job: JobKey
@@ -344,10 +344,10 @@ class ProbeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Moves the watermark when nothing else does. Belongs to no job.
+    """A record that moves the watermark when nothing else does; it belongs to no job.
 
     Attributes:
-        ts_ns: the time that it states.
+        ts_ns: the time that the watermark may reach.
     """
 
     ts_ns: int
@@ -356,10 +356,10 @@ class Tick:
 JobRecord = (
     Frame | StepBatch | CollectiveBatch | Event | Topology | Groups | TableAnnouncement | HostStatus | ProbeAnswer
 )
-"""A record that belongs to a job and goes into one of its slices."""
+"""A record that belongs to a job and to one of its slices."""
 
 Record = JobRecord | Tick | ModelAnnouncement
-"""Whatever an engine takes; an announcement has a topic of its own and is no job's."""
+"""Any record that an engine accepts. A model announcement has a topic of its own and belongs to no job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,10 +367,10 @@ class Slice:
     """All records of one job in one span of event time, in canonical order.
 
     Attributes:
-        job: whose records.
+        job: the job of the records.
         start_ns: first instant of the span.
         end_ns: first instant after the span.
-        records: ordered by (kind, ts_ns, host, rank, bytes), exact duplicates dropped.
+        records: ordered by (kind, ts_ns, host, rank, bytes), without exact duplicates.
     """
 
     job: JobKey

@@ -1,8 +1,10 @@
-"""How the two ends of a connection prove to know the same secret: the arithmetic, without sockets.
+"""Mutual proof of a shared secret between the two ends of a connection: the computations, without sockets.
 
-The engine sends a nonce; the agent answers with its own nonce and a proof; both derive keys for this connection, and
-from then on each message ends with a code over its direction (a key of its own), its number and its bytes. So a secret
-never travels, and what was heard on another connection, twice, changed, or in another order is of no use.
+The engine sends a nonce; the agent answers with its own nonce and a proof; both derive keys for this connection.
+From then on each message ends with an authentication code over its direction (which has a key of its own), its
+number and its bytes. So a secret never travels. A message from another connection, a repeated, changed or
+reordered one is refused.
+
 docs/interfaces.md, section 2; docs/adr/0020.
 """
 
@@ -20,9 +22,9 @@ from tocsin.schemas.reasons import IdentityRefusal
 SIGN_IN_VERSION: Final = 1
 NONCE_BYTES: Final = 32
 TAG_BYTES: Final = 16
-"""128 bits: one guess a connection, for a wrong code ends it."""
+"""Length of an authentication code, 128 bits; one guess a connection, because a wrong code ends it."""
 MAX_SIGN_IN_BYTES: Final = 8 * 1024
-"""Longest message before somebody has signed in."""
+"""Longest message before the peer has signed in."""
 _NUMBER: Final = struct.Struct("<Q")
 _NAMED_BACK: Final = 256
 _NAMED_BYTES: Final = 16 * 1024
@@ -30,15 +32,15 @@ _NAMED_BYTES: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What both ends agree on when a connection begins; each part is bound to the connection's keys.
+    """The facts that both ends agree on when a connection begins; the connection's keys depend on all of them.
 
     Attributes:
-        engine_nonce: of the challenge.
-        agent_nonce: of the hello.
-        key_id: of the credential.
-        role: the credential's, as each end's own file says.
-        host: who the agent says it is.
-        agent_version: as the hello says.
+        engine_nonce: nonce of the challenge.
+        agent_nonce: nonce of the hello.
+        key_id: id of the credential.
+        role: role of the credential, as each end's own file has it.
+        host: host name that the agent states.
+        agent_version: version that the hello states.
     """
 
     engine_nonce: bytes
@@ -51,12 +53,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class SessionKeys:
-    """The keys of one connection.
+    """The derived keys of one connection.
 
     Attributes:
-        proof: the agent's proof, in its hello.
+        proof: the agent's proof, sent in its hello.
         from_agent: key of the agent's messages.
-        from_engine: key of the engine's; its first message, the welcome, is the engine's proof.
+        from_engine: key of the engine's messages; the first one, the welcome, is the engine's proof.
     """
 
     proof: bytes
@@ -65,7 +67,7 @@ class SessionKeys:
 
 
 def session_keys(secret: bytes, terms: Terms) -> SessionKeys:
-    """Derive a connection's keys."""
+    """Derive a connection's keys from the shared secret and the agreed facts."""
     parts = (
         terms.engine_nonce,
         terms.agent_nonce,
@@ -78,22 +80,22 @@ def session_keys(secret: bytes, terms: Terms) -> SessionKeys:
 
 
 def is_same(one: bytes, other: bytes) -> bool:
-    """Compare codes without telling by time how much of them is right."""
+    """Return whether two codes are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(one, other)
 
 
 class Sealer:
-    """Adds its code to each message of one direction."""
+    """Computes the authentication codes of the messages of one direction."""
 
     __slots__ = ("_base", "_number")
 
     def __init__(self, key: bytes) -> None:
-        """Begin with message 0."""
+        """Start with message number 0."""
         self._base = hashlib.blake2b(key=key, digest_size=TAG_BYTES)
         self._number = 0
 
     def tag(self, data: bytes) -> bytes:
-        """Return the code that follows the next message's bytes."""
+        """Return the authentication code to append to the next message, and count the message."""
         code = self._base.copy()
         code.update(_NUMBER.pack(self._number))
         code.update(data)
@@ -102,17 +104,20 @@ class Sealer:
 
 
 class Opener:
-    """Checks each message of one direction."""
+    """Checks the authentication codes of the messages of one direction."""
 
     __slots__ = ("_base", "_number")
 
     def __init__(self, key: bytes) -> None:
-        """Expect message 0."""
+        """Expect message number 0 first."""
         self._base = hashlib.blake2b(key=key, digest_size=TAG_BYTES)
         self._number = 0
 
     def open(self, sealed: bytes) -> bytes:
-        """Return the next message's bytes, without their code.
+        """Check the next message and return its bytes without the code.
+
+        Args:
+            sealed: the message with its code at the end.
 
         Raises:
             IdentityError: the code is missing or wrong; the connection must end.
@@ -127,13 +132,17 @@ class Opener:
         return data
 
     def _code(self, number: int, data: bytes) -> bytes:
+        """Return the authentication code of a message with this number."""
         code = self._base.copy()
         code.update(_NUMBER.pack(number))
         code.update(data)
         return code.digest()
 
     def _refusal(self, data: bytes, tag: bytes) -> IdentityError:
-        """Say what is wrong with a code; the connection ends, so this is paid once."""
+        """Return the error for a wrong code: a replayed, an out-of-order or a forged message.
+
+        Codes of neighbouring numbers are tried, which is affordable because the connection ends.
+        """
         if len(data) <= _NAMED_BYTES:
             for number in range(max(0, self._number - _NAMED_BACK), self._number + _NAMED_BACK):
                 if is_same(self._code(number, data), tag):
@@ -144,4 +153,5 @@ class Opener:
 
 
 def _mac(key: bytes, data: bytes) -> bytes:
+    """Return the HMAC-SHA256 of the data."""
     return hmac.new(key, data, hashlib.sha256).digest()

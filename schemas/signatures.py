@@ -1,12 +1,12 @@
-"""Signatures that travel inside a record: who sent it, where no connection tells.
+"""Signatures inside a record, which prove its sender where no connection does.
 
 On Kafka a record carries no principal, so its sender signs it. The signature is the record's **last section**
-(``_wire``): readers that do not know it skip it, and the record means the same with and without it. It covers the
-header (checksum and length left out, which change with the section) and all other sections.
+(``_wire``). Readers that do not know it skip it, and the record means the same with and without it. It covers the
+header (except checksum and length, which change with the section) and all other sections.
 
-A message authentication code over the host's secret (keyed BLAKE2b, 128 bits): an engine checks two thousand of them
-a second in one percent of a core, which a public-key signature would not allow (docs/adr/0024). Played back elsewhere
-it is of no use: cluster, job, host and time are signed, and the same bytes at the same place are a duplicate.
+It is a message authentication code over the host's secret (keyed BLAKE2b, 128 bits). An engine checks two thousand of
+them a second in one percent of a core, which a public-key signature would not allow (docs/adr/0024). A replay is
+useless: cluster, job, host and time are signed, and the same bytes at the same place are a duplicate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tocsin.schemas.wire._format import MAGIC, MAX_RECORD_BYTES, NAMES_AT
 
 SIGNATURE_SECTION: Final = 0xFFFF
 SIGNATURE_HEADER: Final = "signature"
-"""Header of a verdict's message: key id, and Ed25519 signature of its value."""
+"""Kafka header of a verdict's message: key id, and Ed25519 signature of its value."""
 CODE_BYTES: Final = 16
 _CRC_AT, _LENGTH_END = 12, 20
 _SECTION: Final = struct.Struct("<HI")
@@ -33,11 +33,11 @@ _PERSON: Final = b"tocsin record 1"
 
 
 class Signature(NamedTuple):
-    """What a record's last section says.
+    """The content of a record's signature section.
 
     Attributes:
-        key_id: whose key, as it stands there: it need not be anybody's.
-        code: the code over the rest of the record.
+        key_id: id of the signing key as stated; not yet checked.
+        code: authentication code over the rest of the record.
         start_byte_count: length of the record before the section.
     """
 
@@ -47,13 +47,13 @@ class Signature(NamedTuple):
 
 
 class Signer:
-    """Makes and checks the codes of one credential."""
+    """Creates and checks the signatures of one credential."""
 
     def __init__(self, credential: Credential) -> None:
         """Prepare the key.
 
         Raises:
-            FieldError: a credential without a secret.
+            FieldError: the credential has no secret.
         """
         if not credential.secret:
             raise FieldError("credential.secret", "", f"there: the key {credential.key_id} signs no record")
@@ -64,10 +64,10 @@ class Signer:
         self._head = _SECTION.pack(SIGNATURE_SECTION, CODE_BYTES + len(self._tail))
 
     def sign(self, data: bytes) -> bytes:
-        """Return a record's bytes with a signature in place of the one that it had, if any.
+        """Return a record's bytes with this credential's signature, which replaces an existing one.
 
         Raises:
-            FieldError: the record is too long to be signed.
+            FieldError: the record would be too long.
             DecodeError: the bytes are no record.
         """
         plain = without_signature(data)
@@ -78,10 +78,11 @@ class Signer:
         return _sealed(plain, section)
 
     def is_mine(self, data: bytes, found: Signature) -> bool:
-        """Tell whether a record's signature was made with this credential's secret."""
+        """Return whether a record's signature was made with this credential's secret."""
         return hmac.compare_digest(found.code, self._code(data, found.start_byte_count))
 
     def _code(self, data: bytes, byte_count: int) -> bytes:
+        """Return the authentication code over the first ``byte_count`` bytes, without checksum and length."""
         code = self._keyed.copy()
         view = memoryview(data)
         code.update(view[:_CRC_AT])
@@ -90,12 +91,12 @@ class Signer:
 
 
 def sign_record(data: bytes, credential: Credential) -> bytes:
-    """Sign one record; who signs many keeps a ``Signer``."""
+    """Return one record with a signature; for many records keep a ``Signer``."""
     return Signer(credential).sign(data)
 
 
 def without_signature(data: bytes) -> bytes:
-    """Return a record's bytes without its signature; as they are where it has none.
+    """Return a record's bytes without its signature; unchanged if it has none.
 
     Raises:
         DecodeError: the bytes are no record.
@@ -107,15 +108,15 @@ def without_signature(data: bytes) -> bytes:
 
 
 def cut(data: bytes, byte_count: int) -> bytes:
-    """Return a record's first bytes, which end where a section does, as a record."""
+    """Return the first bytes of a record, up to the end of some section, as a complete record."""
     return _sealed(data[:byte_count], b"") if byte_count < len(data) else data
 
 
 def signature_of(data: bytes) -> Signature | None:
-    """Return a record's signature, None: it has none.
+    """Return a record's signature section, None if it has none.
 
-    It is found from the end, by the length of its key id. What only looks like one is harmless: its code would have to
-    be right for all bytes before it, and those are then a record that was signed so.
+    It is located from the end, by the length of its key id. Bytes that only look like a signature are harmless, because
+    their code would have to be right for all bytes before it.
     """
     body_byte_count = CODE_BYTES + 1 + (data[-1] if data else 0)
     start = len(data) - body_byte_count - _SECTION.size
@@ -126,7 +127,7 @@ def signature_of(data: bytes) -> Signature | None:
 
 
 def is_signed_by(data: bytes, credential: Credential) -> bool:
-    """Tell whether a record's signature was made with a credential's secret."""
+    """Return whether a record's signature was made with this credential's secret."""
     found = signature_of(data)
     if found is None or found.key_id != credential.key_id.encode() or not credential.secret:
         return False
@@ -134,7 +135,7 @@ def is_signed_by(data: bytes, credential: Credential) -> bool:
 
 
 def _sealed(plain: bytes, section: bytes) -> bytes:
-    """Put a section behind a record: length and checksum follow."""
+    """Return a record with this section appended, and with length and checksum updated."""
     tail = b"".join((_U32.pack(len(plain) + len(section)), memoryview(plain)[_LENGTH_END:], section))
     crc = zlib.crc32(tail, zlib.crc32(plain[:_CRC_AT]))
     return b"".join((plain[:_CRC_AT], _U32.pack(crc), tail))

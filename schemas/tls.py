@@ -1,6 +1,6 @@
-"""TLS on a stream socket that does not block, as both ends of the agents' way use it.
+"""TLS on a non-blocking stream socket, for both ends of the connection between agent and engine.
 
-``ssl`` is imported where TLS is asked for: an agent without it does without its memory.
+``ssl`` is imported only where TLS is used, which saves an agent without TLS its memory.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ _RECORD_BYTES = 16 * 1024
 
 
 class Stream(Protocol):
-    """What a session needs of a socket; ``recv`` and ``send`` raise ``BlockingIOError`` where they would wait."""
+    """Interface of a session's socket; ``recv`` and ``send`` raise ``BlockingIOError`` where they would wait."""
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the stream itself."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Close it."""
+        """Close the stream."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return what came, b"" = the peer is gone."""
+        """Return received bytes, b"" if the peer closed."""
 
     def send(self, data: bytes | bytearray | memoryview, /) -> int:
-        """Send some of it; return how many bytes."""
+        """Send some of the data and return how many bytes."""
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the file descriptor."""
 
     def setblocking(self, flag: bool, /) -> None:  # noqa: FBT001  # as sockets have it
-        """Wait, or raise."""
+        """Set whether calls wait."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of one end.
+    """The PEM files of one end of a TLS connection.
 
     Attributes:
-        certificate: our certificate and what it hangs on, "" = none.
-        key: its key, "" = in the certificate's file.
-        authorities: whose certificates the other end may show, "" = the system's (agent), or none is asked for
-            (engine).
+        certificate: our certificate with its chain, "" for none.
+        key: key of the certificate, "" if in the certificate's file.
+        authorities: authorities whose certificates the other end may show. "": the system's for an agent; an engine
+            then asks for no certificate.
     """
 
     certificate: str = ""
@@ -62,18 +62,24 @@ class TlsFiles:
     authorities: str = ""
 
     def connect(self, connection: socket.socket, server_name: str) -> TlsStream:
-        """Return an agent's connection, with TLS and the engine's certificate checked; blocks as the socket does.
+        """Return an agent's TLS stream after the handshake, with the engine's certificate verified.
+
+        The handshake blocks as the socket does; the returned stream is non-blocking.
+
+        Args:
+            connection: connected socket.
+            server_name: name that the engine's certificate must have.
 
         Raises:
             ConfigError: a file cannot be used.
-            OSError: the other end's certificate is not good, or it does not speak TLS.
+            OSError: the other end's certificate is invalid, or it does not use TLS.
         """
         stream = TlsStream(self.client_context().wrap_socket(connection, server_hostname=server_name))
         stream.setblocking(False)
         return stream
 
     def client_context(self) -> ssl.SSLContext:
-        """Return an agent's settings.
+        """Return an agent's TLS context.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -89,7 +95,7 @@ class TlsFiles:
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """Return an engine's settings; with ``authorities`` every peer must show a certificate.
+        """Return an engine's TLS context; with ``authorities`` every peer must show a certificate.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -108,15 +114,16 @@ class TlsFiles:
         return context
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Return what changes when one of the files is renewed.
+        """Return inode, size and modification time of each file, which change when a file is renewed.
 
         Raises:
-            OSError: a file is away.
+            OSError: a file is missing.
         """
         found = (Path(path).stat() for path in (self.certificate, self.key, self.authorities) if path)
         return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in found)
 
     def _load(self, context: ssl.SSLContext) -> None:
+        """Load our certificate into a context, if there is one."""
         if not self.certificate:
             return
         try:
@@ -127,34 +134,34 @@ class TlsFiles:
 
 
 class TlsStream:
-    """A socket with TLS that raises ``BlockingIOError`` where a plain one does."""
+    """A TLS socket that raises ``BlockingIOError`` where a plain non-blocking one does."""
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
-        """Wrap what ``SSLContext.wrap_socket`` gave."""
+        """Wrap a socket of ``SSLContext.wrap_socket``."""
         self._socket = connection
         self.wants_write = False
-        """Whether the handshake waits for room, not for bytes."""
+        """Whether the handshake waits for room to write instead of bytes to read."""
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the stream itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the stream."""
         self.close()
 
     @property
     def raw(self) -> socket.socket:
-        """The socket, for what the kernel says of it."""
+        """The underlying socket, for questions to the kernel."""
         return self._socket
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake; whether it is done.
+        """Continue the handshake; return whether it is complete.
 
         Raises:
-            OSError: the other end does not speak TLS, or shows no good certificate.
+            OSError: the other end does not use TLS, or its certificate is invalid.
         """
         import ssl  # loaded long since
 
@@ -170,12 +177,15 @@ class TlsStream:
         return True
 
     def certificate(self) -> dict[str, Any]:
-        """Return the other end's verified certificate, {} = it showed none."""
+        """Return the other end's verified certificate, {} if it showed none."""
         found: dict[str, Any] = self._socket.getpeercert() or {}
         return found
 
     def recv(self, size: int) -> bytes:
-        """Return what came, b"" = the peer is gone; a whole TLS record at a time, so nothing is left behind."""
+        """Return received bytes, b"" if the peer closed.
+
+        At least a whole TLS record is read, so nothing stays buffered.
+        """
         import ssl  # loaded long since
 
         try:
@@ -184,7 +194,10 @@ class TlsStream:
             raise BlockingIOError from error
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Send some of it; return how many bytes. After ``BlockingIOError`` the same bytes must come first."""
+        """Send some of the data and return how many bytes.
+
+        After ``BlockingIOError`` the same bytes must be sent first.
+        """
         import ssl  # loaded long since
 
         sent = 0
@@ -199,18 +212,19 @@ class TlsStream:
         return sent
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the file descriptor."""
         return self._socket.fileno()
 
     def setblocking(self, flag: bool) -> None:  # noqa: FBT001  # as sockets have it
-        """Wait, or raise."""
+        """Set whether calls wait."""
         self._socket.setblocking(flag)
 
     def close(self) -> None:
-        """Close it, without a farewell: the peer counts what was acknowledged."""
+        """Close the socket without a TLS closing message; the peer counts what was acknowledged."""
         self._socket.close()
 
 
 def _bad(setting: str, value: str, error: OSError) -> ConfigError:
+    """Return the ``ConfigError`` of a PEM file that cannot be used."""
     reason = getattr(error, "reason", None) or error.strerror or error
     return ConfigError(setting, value, f"a PEM file that can be read ({reason})")

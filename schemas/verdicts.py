@@ -1,7 +1,7 @@
-"""What the operators say: anomalies, verdicts, actions.
+"""The output of the operators: anomalies, verdicts, actions.
 
-``Verdict.to_line`` is the line of ``verdicts.jsonl``: a contract (recording format),
-outside programs read it to the letter.
+``Verdict.to_line`` is the line of ``verdicts.jsonl``. It is a contract (recording format), which outside programs
+read to the letter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tocsin.schemas.records import JobKey
 
 
 class ComponentKind(StrEnum):
-    """What can be to blame."""
+    """Kind of a component that can be at fault."""
 
     JOB = "job"
     RANK = "rank"
@@ -32,10 +32,10 @@ class ComponentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Component:
-    """The address of what can be to blame.
+    """A component that can be at fault, addressed by kind and name.
 
     Attributes:
-        kind: what it is.
+        kind: kind of the component.
         name: its name, unique among its kind in a job.
     """
 
@@ -44,7 +44,7 @@ class Component:
 
 
 class FaultKind(StrEnum):
-    """What is wrong, seen from the job."""
+    """Kind of a fault, by its effect on the job."""
 
     FAIL_STOP = "fail_stop"
     HANG = "hang"
@@ -54,7 +54,7 @@ class FaultKind(StrEnum):
 
 
 class VerdictState(StrEnum):
-    """Life of a verdict."""
+    """State in the life of a verdict."""
 
     OPEN = "open"
     CONFIRMED = "confirmed"
@@ -64,7 +64,7 @@ class VerdictState(StrEnum):
 
 
 class ActionKind(StrEnum):
-    """What the scheduler is asked to do, from mild to hard."""
+    """Action that the scheduler is asked to take, roughly from mild to hard."""
 
     NONE = "none"
     NOTIFY = "notify"
@@ -82,7 +82,7 @@ class Suspect:
 
     Attributes:
         component: usually a host; a rank where the topology names no hosts.
-        ranks: the ranks on it that the evidence singles out, ascending; () = the whole host.
+        ranks: ranks on it that the evidence singles out, ascending; empty for the whole host.
     """
 
     component: Component
@@ -90,26 +90,26 @@ class Suspect:
 
 
 class WitnessKind(StrEnum):
-    """How a host saw that another one (or, of ``hardware_event`` and ``check``, it itself) is at fault."""
+    """What a host saw of a fault of another host (for ``hardware_event`` and ``check``, of its own)."""
 
     HARDWARE_EVENT = "hardware_event"
-    """Its own driver or kernel says that a part of it broke."""
+    """Its own driver or kernel reports that a part of it broke."""
     PEERS_WAIT = "peers_wait"
-    """Its ranks wait for exactly the suspect's ranks, or its machine waits since then."""
+    """Its ranks wait for exactly the suspect's ranks, or its machine waits since the onset."""
     CONNECTION_LOST = "connection_lost"
-    """Its ranks lost their connection to the suspect's; of the suspect itself: its agent fell silent."""
+    """Its ranks lost their connection to the suspect's. For the suspect itself: its agent fell silent."""
     CHECK = "check"
     """A check under load failed on it."""
     STEPS = "steps"
-    """Its steps are longer since then, or end no more."""
+    """Its steps are longer since the onset, or end no more."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Witness:
-    """Who saw what a verdict says: one host, once, by the most telling thing that it saw.
+    """A host that saw the fault of a verdict, listed once with its most conclusive observation.
 
     Attributes:
-        host: its name.
+        host: name of the host.
         kind: what it saw.
     """
 
@@ -118,22 +118,22 @@ class Witness:
 
 
 MAX_WITNESSES = 16
-"""A verdict lists so many: the suspects' own first (two fewer), then others, both by name."""
+"""Most witnesses that a verdict lists: the suspects' own first (at most two fewer), then others, both by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One reason to believe a verdict.
+    """One piece of evidence for a verdict.
 
     Attributes:
-        detector: who says it.
-        metric: what it is about: a metric column, a step phase, an event name, a group.
-        score: >= 0, high is bad, 1.0 is that detector's alarm line.
+        detector: name of the detector.
+        metric: what was measured: a metric column, a step phase, an event name, a group.
+        score: at least 0, high is bad, 1.0 is the detector's alarm line.
         start_ns: begin of the span.
         end_ns: end of the span.
-        text: one sentence for a human.
-        suspect_value: the suspect's value in the metric's unit, None: not a number.
-        peer_value: the peers' median in the metric's unit, None: no peers.
+        text: one sentence for people.
+        suspect_value: value of the suspect in the metric's unit, None if it is no number.
+        peer_value: median of the peers in the metric's unit, None without peers.
     """
 
     detector: str
@@ -148,19 +148,19 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A component looked unlike its peers or its past over a span.
+    """A span in which a component was unlike its peers or its past.
 
     Attributes:
-        job: whose.
-        slice_end_ns: end of the slice that completed it.
-        component: who deviates.
-        metric: in what.
+        job: the job of the component.
+        slice_end_ns: end of the slice that completed the anomaly.
+        component: the component that deviates.
+        metric: the metric in which it deviates.
         start_ns: begin of the span.
         end_ns: end of the span.
-        score: >= 0, high is bad, 1.0 is that detector's alarm line.
-        detector: who says it.
-        model_version: version of the model, "" = none.
-        detail: numbers and names that diagnose uses (JSON values only).
+        score: at least 0, high is bad, 1.0 is the detector's alarm line.
+        detector: name of the detector.
+        model_version: version of the detector's model, "" for none.
+        detail: numbers and names for the diagnosis (JSON values only).
     """
 
     job: JobKey
@@ -177,28 +177,28 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is at fault, why, and what to do.
+    """A decision: which components are at fault, why, and what to do.
 
-    ``verdict_id`` is fixed at opening (``verdict_id_of``) and kept in state; fault,
-    suspects, cause and onset may change in updates.
+    ``verdict_id`` is fixed at opening (``verdict_id_of``) and kept in state; fault, suspects, cause and onset may
+    change in updates.
 
     Attributes:
         verdict_id: stable id.
-        job: whose.
-        fault: what is wrong.
+        job: the job concerned.
+        fault: kind of the fault.
         cause: a word of ``tocsin.schemas.causes``.
-        suspects: whom the evidence singles out; () = nobody.
-        onset_ns: when the fault began.
-        detected_ns: stream time: end of the slice that completed this line.
+        suspects: components that the evidence singles out; empty for none.
+        onset_ns: begin of the fault.
+        detected_ns: stream time of this update: end of the slice that completed it.
         confidence: 0 to 1.
-        action: what is proposed.
-        reason: the named reason of the decision (``tocsin.schemas.reasons``).
-        evidence: strongest first.
-        state: open, confirmed, cancelled, expired, resolved.
-        update: counts from 0.
-        expires_ns: an action proposed by it must not be executed after this.
-        common: the component that several suspects share, None: none.
-        witnesses: who saw it, at most ``MAX_WITNESSES``; (): nobody but the suspects.
+        action: proposed action.
+        reason: named reason of the decision (``tocsin.schemas.reasons``).
+        evidence: evidence, strongest first.
+        state: state in the verdict's life.
+        update: number of the update, from 0.
+        expires_ns: time after which its action must not be executed.
+        common: component that several suspects share, None for none.
+        witnesses: hosts that saw it, at most ``MAX_WITNESSES``; empty if only the suspects did.
     """
 
     verdict_id: str
@@ -219,7 +219,7 @@ class Verdict:
     witnesses: tuple[Witness, ...] = ()
 
     def to_line(self) -> dict[str, Any]:
-        """The object of ``verdicts.jsonl``, keys in the contract's order."""
+        """Return the JSON object of ``verdicts.jsonl``, keys in the contract's order."""
         line: dict[str, Any] = {
             "id": self.verdict_id,
             "job_id": self.job.job_id,
@@ -243,7 +243,7 @@ class Verdict:
 
 
 def suspect_object(suspect: Suspect) -> dict[str, Any]:
-    """All of a suspect."""
+    """Return the JSON object of a suspect with all its fields."""
     found: dict[str, Any] = {"kind": suspect.component.kind.value, "name": suspect.component.name}
     if suspect.ranks:
         found["ranks"] = list(suspect.ranks)
@@ -251,7 +251,7 @@ def suspect_object(suspect: Suspect) -> dict[str, Any]:
 
 
 def _suspect_line(suspect: Suspect) -> dict[str, Any]:
-    """As the recording format says: a rank's name says which rank."""
+    """Return the JSON object of a suspect as the recording format has it: without ``ranks`` for a rank."""
     line = suspect_object(suspect)
     if suspect.component.kind is ComponentKind.RANK:
         line.pop("ranks", None)
@@ -259,6 +259,7 @@ def _suspect_line(suspect: Suspect) -> dict[str, Any]:
 
 
 def _evidence_line(evidence: Evidence) -> dict[str, Any]:
+    """Return the JSON object of an evidence in ``verdicts.jsonl``; unset fields are left out."""
     line: dict[str, Any] = {
         "detector": evidence.detector,
         "metric": evidence.metric,
@@ -276,13 +277,13 @@ def _evidence_line(evidence: Evidence) -> dict[str, Any]:
 
 
 def verdict_id_of(job: JobKey, suspects: tuple[Suspect, ...], fault: FaultKind, onset_ns: int) -> str:
-    """The id of a verdict that opens now.
+    """Return the id of a verdict at its opening, a hash of its first content.
 
     Args:
         job: cluster, job and attempt.
-        suspects: the first suspects.
-        fault: the first fault.
-        onset_ns: the first onset.
+        suspects: suspects at opening.
+        fault: fault at opening.
+        onset_ns: onset at opening.
 
     Returns:
         16 hexadecimal digits.
@@ -294,18 +295,18 @@ def verdict_id_of(job: JobKey, suspects: tuple[Suspect, ...], fault: FaultKind, 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What the scheduler is asked to do.
+    """An action that the scheduler is asked to take.
 
     Attributes:
-        verdict_id: the verdict that asks.
-        verdict_update: its update number: a later update replaces the action.
-        job: whose.
+        verdict_id: id of the verdict.
+        verdict_update: update number of the verdict; a later update replaces the action.
+        job: the job concerned.
         kind: what to do.
-        target: with whom; None for the whole job.
-        reason: the named reason.
-        budget: budget class that it draws from.
-        issued_ns: when it was proposed.
-        deadline_ns: must not be executed after this.
+        target: component to act on, None for the whole job.
+        reason: named reason of the verdict.
+        budget: budget class that the action is counted in.
+        issued_ns: time when it was proposed.
+        deadline_ns: time after which it must not be executed.
         dry_run: True: shown, not executed.
     """
 

@@ -1,1 +1,1 @@
-"""The agent of a host: it runs the collectors, hears the hooks, and answers probes."""
+"""The agent of a host: it runs the collectors, receives the hooks' datagrams, and answers probes."""

@@ -1,7 +1,7 @@
-"""The agent of a training host: hooks and collectors in, records out.
+"""The agent's process: it takes datagrams of hooks and readings of collectors, and sends records to the engine.
 
-The main thread owns the core; each collector, the sink and the metrics page have a
-thread of their own, so that whatever hangs there, datagrams are taken.
+The main thread owns the core. Each collector, the sink and the metrics page have a thread of their own, so that
+datagrams are received even if one of those hangs.
 """
 
 from __future__ import annotations
@@ -40,28 +40,29 @@ TURN_SECONDS: Final = 0.25
 SOCKET_LOOK_NS: Final = 1_000_000_000
 DATAGRAMS_A_TURN: Final = 256
 LAST_TURNS: Final = 64
-"""At the end so many turns are read at most: a hook that never pauses must not hold the agent."""
+"""Most receive rounds at the end, so that a hook that never pauses cannot keep the agent from stopping."""
 FLUSH_SECONDS: Final = 2.0
 GARBAGE_THRESHOLD: Final = 20_000
 HEALTHY_SECONDS: Final = 5.0
 DEADLINE_SECONDS: Final = 2.0
 APART_NS: Final = 4_000_000
-"""The collectors of one tick are called one after the other: at once they would wait for the interpreter's lock."""
+"""Offset between the collectors' calls within one tick; at the same time they would compete for the interpreter's lock.
+"""
 AHEAD_NS: Final = 500_000_000
-"""A refusal is believed where the clocks differ by more than this."""
+"""Least clock difference at which an engine's refusal "clock_ahead" makes the agent correct its stamps."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What an agent is told.
+    """Settings of an agent.
 
     Attributes:
-        core: who and where it is.
-        socket_path: where hooks send to.
-        dump_folder: hooks' dumps are read below it, "" = only those that were asked for.
-        metrics_listen: ``HOST:PORT`` of the pages for metrics and probes, several separated by commas, "" = none.
-        flush_seconds: how long it may take to send the rest at the end.
-        deadline_seconds: a collector that takes longer is reported as hung.
+        core: identity and place of the host.
+        socket_path: path of the socket to which hooks send.
+        dump_folder: folder below which hooks' dumps are read, "" to read only requested ones.
+        metrics_listen: ``HOST:PORT`` of the pages for metrics and probes, several separated by commas, "" for none.
+        flush_seconds: most time to send the remaining records at the end.
+        deadline_seconds: duration after which a collector's call is reported as hung.
     """
 
     core: CoreConfig
@@ -74,11 +75,11 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an agent is made of; tests replace them.
+    """The replaceable parts of an agent; tests pass fakes.
 
     Attributes:
-        sink: where records go.
-        watcher: the process watcher (one of the collectors too).
+        sink: destination of records.
+        watcher: the process watcher, which is also one of the collectors.
         collectors: all collectors.
     """
 
@@ -88,32 +89,38 @@ class Parts:
 
 
 class Wakeup:
-    """Wakes the main thread from any other."""
+    """Wakes the main thread's ``poll`` from any other thread."""
 
     def __init__(self) -> None:
-        """Make the descriptor."""
+        """Create the event descriptor."""
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __call__(self) -> None:
-        """Wake."""
+        """Wake the main thread."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_write(self._descriptor, 1)
 
     def fileno(self) -> int:
-        """Return the descriptor, for a selector."""
+        """Return the descriptor to poll."""
         return self._descriptor
 
     def clear(self) -> None:
-        """Take note of it."""
+        """Reset the descriptor until the next wake-up."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._descriptor)
 
 
 class Agent:
-    """Runs until ``stop``."""
+    """The agent's main loop; runs until ``stop``."""
 
     def __init__(self, config: AgentConfig, parts: Parts, clock: SteadyClock, wake: Wakeup) -> None:
-        """Bind the sockets; nothing runs yet.
+        """Bind the sockets; no thread is started.
+
+        Args:
+            config: settings.
+            parts: sink, process watcher and collectors.
+            clock: the agent's clock.
+            wake: wakes the main loop.
 
         Raises:
             ConfigError: a name, a path or an address cannot be used.
@@ -143,7 +150,7 @@ class Agent:
         self._pages = Pages(config.metrics_listen, self.families, self.health, self.ready)
 
     def run(self) -> None:
-        """Serve until ``stop`` is called, then send the rest.
+        """Serve until ``stop`` is called, then send the remaining records.
 
         Raises:
             TransportError: the sink's thread has died.
@@ -169,12 +176,12 @@ class Agent:
             self._end()
 
     def stop(self) -> None:
-        """End soon; may be called from a signal handler or another thread."""
+        """Ask the main loop to end; may be called from a signal handler or another thread."""
         self._stopping = True
         self._wake()
 
     def families(self) -> list[Family]:
-        """Return the agent's own metrics."""
+        """Return the agent's own metrics for the metrics page."""
         reports = {runner.name: runner.report() for runner in self._runners}
         skipped = {runner.name: runner.skipped() for runner in self._runners}
         late_count = self.core.slices.frames.late_count
@@ -182,7 +189,7 @@ class Agent:
         return own + socket_families(self._socket.renewed_count, is_reached=not self._socket.trouble)
 
     def health(self) -> tuple[bool, str]:
-        """Return whether the agent does its work, for ``/healthz``. An engine that is away is no fault of it."""
+        """Return whether the agent works, and a sentence, for ``/healthz``; a missing engine is no failure."""
         age_seconds = (self._clock.mono_ns() - self._turned_mono_ns) / 1e9
         if age_seconds > HEALTHY_SECONDS:
             return False, f"main loop stands for {age_seconds:.1f} s"
@@ -191,7 +198,7 @@ class Agent:
         return True, "ok"
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether it sees this host and is heard, for ``/readyz``: collectors, the hooks' socket, the engine."""
+        """Return whether collectors, hooks' socket and engine connection all work, and a sentence, for ``/readyz``."""
         failing = sorted(runner.name for runner in self._runners if not runner.report().ok)
         if failing:
             return False, f"collectors fail: {', '.join(failing)}"
@@ -203,6 +210,7 @@ class Agent:
         return True, "ok"
 
     def _turn(self, poller: select.poll) -> None:
+        """Run one round of the main loop: receive, process readings and messages of the engine, send records."""
         wait = min(TURN_SECONDS, self.core.wait_seconds(Now(0, self._clock.stamp_ns(), 0)))
         ready = [descriptor for descriptor, _ in poller.poll(wait * 1000 + 1)]
         if self._wake.fileno() in ready:
@@ -213,22 +221,23 @@ class Agent:
         if now.mono_ns - self._socket_looked_mono_ns >= SOCKET_LOOK_NS:
             self._socket_looked_mono_ns = now.mono_ns
             self._keep_socket(now)
-        said = self._sink.poll()
+        from_engine = self._sink.poll()
         readings = [self._readings.popleft() for _ in range(len(self._readings))]
         if said or self.unread.is_urgent or any(reading.events for _, reading in readings):
             self._catch_up()
         for tick_ns, reading in readings:
             self.core.on_reading(tick_ns, reading, now)
-        for item in said:
+        for item in from_engine:
             now = self._on_engine(item, now)
         self._follow_engine_clock()
-        self._desk.on_time(now)
+        self._probes.on_time(now)
         self._hook_sockets.on_time(now.mono_ns)
         self.core.on_time(now, self._surroundings, self._catch_up)
         self.ship()
         self._turned_mono_ns = now.mono_ns
 
     def _read_clock(self) -> Now:
+        """Return the time; a jump of the wall clock is passed to the sink and the core."""
         now, jump_ns = self._clock.read()
         if jump_ns:
             log.warning("wall clock jumped", extra={"step_seconds": jump_ns / 1e9})
@@ -237,7 +246,7 @@ class Agent:
         return now
 
     def _receive(self, now: Now) -> bool:
-        """Receive what waits, as much as fits a turn; return whether there may be more."""
+        """Receive waiting datagrams, up to the limit of one round; return whether there may be more."""
         for _ in range(DATAGRAMS_A_TURN):
             received = self._socket.receive()
             if received is None:
@@ -246,7 +255,7 @@ class Agent:
         return True
 
     def _keep_socket(self, now: Now) -> None:
-        """Make the hooks' socket again where its file has vanished; what the old one took is received first."""
+        """Create the hooks' socket again if its file has vanished, after receiving what the old one holds."""
         one = self._socket
         if one.look():
             one.trouble = ""
@@ -270,15 +279,15 @@ class Agent:
             self.core.on_datagram(received.data, LocalSender(received.pid, received.uid), now)
             while self.core.dumps:
                 datagram, dump = self.core.dumps.pop()
-                self._desk.on_dump(datagram, dump, received.uid)
+                self._probes.on_dump(datagram, dump, received.uid)
 
-    def _on_engine(self, said: Refused | Probe, now: Now) -> Now:
-        """Take the engine's word; returns the time, which a refusal may have corrected."""
-        if isinstance(said, Probe):
-            self._desk.on_probe(said, now)
+    def _on_engine(self, from_engine: Refused | Probe, now: Now) -> Now:
+        """Process a refusal or a probe of the engine; return the time, which a refusal may have corrected."""
+        if isinstance(from_engine, Probe):
+            self._probes.on_probe(from_engine, now)
             return now
         offset = self._sink.status().offset
-        if said.reason != "clock_ahead" or not offset.is_known:
+        if from_engine.reason != "clock_ahead" or not offset.is_known:
             return now
         if offset.offset_ns - self._clock.correction_ns < AHEAD_NS:
             return now  # corrected since that record was sent
@@ -289,13 +298,14 @@ class Agent:
         return now
 
     def _follow_engine_clock(self) -> None:
-        """Once corrected, stay with the engine's clock; when the host's is right again this is nothing."""
+        """Update the stamp correction, if there is one, to the present clock offset from the engine."""
         if self._clock.correction_ns:
             offset = self._sink.status().offset
             if offset.is_known:
                 self._clock.correction_ns = offset.offset_ns
 
     def _surroundings(self) -> Surroundings:
+        """Return what a heartbeat reports about the sink and the collectors."""
         status = self._sink.status()
         return Surroundings(
             clock_offset_ns=status.offset.offset_ns,
@@ -313,20 +323,21 @@ class Agent:
             now, _ = self._clock.read()
             self.core.on_spool_overflow(status.dropped_count - self._spool_dropped, now)
             self._spool_dropped = status.dropped_count
-        records: list[Record] = [*self.core.take(), *self._desk.take()]
+        records: list[Record] = [*self.core.take(), *self._probes.take()]
         for record in records:
             kind = type(record).__name__
             self._records[kind] = self._records.get(kind, 0) + 1
             self._sink.put(record)
 
     def _deliver(self, name: str, tick_ns: int, reading: Reading) -> None:
-        """Take a reading in its collector's thread."""
+        """Queue a reading for the main loop; called in its collector's thread."""
         del name
         self._readings.append((tick_ns, reading))
         if reading.events:
             self._wake()
 
     def _end(self) -> None:
+        """Stop collectors, process the last datagrams, send the last records and close everything."""
         for runner in self._runners:
             runner.stop()
         now = self._read_clock()
@@ -340,13 +351,13 @@ class Agent:
         self.ship(is_last=True)
         self._socket.close()
         self._pages.close()
-        self._desk.close()
+        self._probes.close()
         self._sink.close(self._config.flush_seconds)
         log.info("agent stopped", extra={"host": self._config.core.place.host})
 
 
 def _check_names(core: CoreConfig) -> None:
-    """Refuse now what the codec would refuse with every record."""
+    """Raise ``ConfigError`` for a name that the codec would refuse in every record."""
     place = core.place
     names = {"host": place.host, "cluster": core.cluster, "leaf": place.leaf, "minipod": place.minipod}
     for name, value in names.items():

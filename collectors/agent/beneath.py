@@ -1,7 +1,7 @@
-"""Open files below a folder and nowhere else, whatever a path says: no ``..``, no symbolic link, no other mount.
+"""Opening of files strictly below a folder: no ``..``, no symbolic link, no other mount, whatever a path says.
 
 Linux 5.6 does it in one call, ``openat2``. Where the kernel (or a filter of system calls) does not have it, the path is
-walked part by part, each opened in the one before, with ``O_NOFOLLOW``.
+walked part by part, each opened relative to the one before, with ``O_NOFOLLOW``.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _HOW: Final = struct.Struct("=QQQ")
 WITHOUT_CALL: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG})
 """Errors of ``openat2`` in a kernel that does not have the call, or a container that forbids it."""
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""``O_NONBLOCK``: a pipe must not hold us."""
+"""Flags for opening a file; ``O_NONBLOCK`` so that a pipe cannot block the agent."""
 _MAX_PARTS: Final = 64
 
 
 def open_root(folder: str) -> int:
-    """Open a folder below which files are read.
+    """Return a descriptor of a folder below which files are read.
 
     Raises:
-        OSError: it cannot be opened, is a symbolic link or no folder.
+        OSError: the folder cannot be opened, is a symbolic link or no folder.
     """
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def open_beneath(root_fd: int, relative: str) -> int:
-    """Open a file for reading.
+    """Open a file below a folder for reading and return its descriptor.
 
     Args:
-        root_fd: the folder that holds it.
-        relative: its path from there.
+        root_fd: descriptor of the folder.
+        relative: path of the file from there.
 
     Raises:
-        OSError: there is none, or its path leads over a link, upwards, or into another mount.
+        OSError: the file is missing, or its path has a link, leads upwards or into another mount.
     """
     parts = relative.split("/")
     if len(parts) > _MAX_PARTS or any(part in {"", ".", ".."} or "\0" in part for part in parts):
@@ -77,10 +77,14 @@ def openat2(root_fd: int, relative: str) -> int:
 
 
 def walk_beneath(root_fd: int, parts: list[str]) -> int:
-    """Open a file part by part: what ``openat2`` does, for kernels without it.
+    """Open a file below a folder part by part, for kernels without ``openat2``.
+
+    Args:
+        root_fd: descriptor of the folder.
+        parts: parts of the relative path.
 
     Raises:
-        OSError: as ``open_beneath``.
+        OSError: as for ``open_beneath``.
     """
     device = os.fstat(root_fd).st_dev
     at = os.dup(root_fd)
@@ -99,16 +103,16 @@ def walk_beneath(root_fd: int, parts: list[str]) -> int:
 
 
 def read_owned(descriptor: int, uid: int, limit_bytes: int) -> bytes:
-    """Read a file and close its descriptor.
+    """Return a file's content and close its descriptor.
 
     Args:
-        descriptor: of ``open_beneath``.
-        uid: whose file it must be.
-        limit_bytes: a larger file is not read.
+        descriptor: result of ``open_beneath``.
+        uid: user who must own the file.
+        limit_bytes: largest size that is read.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no plain file of that user, has a second name, or is too large.
+        OSError: the file cannot be read.
+        ValueError: it is no regular file of that user, has a second name, or is too large.
     """
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
@@ -123,12 +127,12 @@ class DumpFolders:
     """The folders below which hooks' dumps are read."""
 
     def __init__(self, folder: str) -> None:
-        """Read below ``folder`` only, and what was asked for below a folder that is made in it."""
+        """Allow ``folder`` ("" for none) and a folder inside it that is created for requested dumps."""
         self._folder = os.path.abspath(folder) if folder else ""
         self._asked = ""
 
     def prepare(self) -> None:
-        """Make the folder where it is missing: ranks of any user write there, and remove nobody else's."""
+        """Create the dump folder if it is missing; any user may write into it but not remove others' files."""
         if self._folder:
             with contextlib.suppress(OSError):  # no room or no right: then hooks' dumps are not read
                 os.makedirs(os.path.dirname(self._folder), exist_ok=True)
@@ -137,10 +141,10 @@ class DumpFolders:
 
     @staticmethod
     def _open_for_all(folder: str) -> None:
-        """Let all users write into a folder of ours; what somebody put in its place meanwhile is left as it is.
+        """Let all users write into a folder of ours; something put in its place meanwhile is left unchanged.
 
         Raises:
-            OSError: it is no folder of this user any more.
+            OSError: the path is no longer a folder of this user.
         """
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -151,10 +155,10 @@ class DumpFolders:
             os.close(descriptor)
 
     def asked(self) -> str:
-        """Return the folder into which hooks are asked to write; made when first needed.
+        """Return the folder into which hooks are asked to write, created on first use.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         if not self._asked:
             import tempfile  # seldom needed
@@ -166,16 +170,16 @@ class DumpFolders:
         return self._asked
 
     def read(self, path: str, uid: int, limit_bytes: int) -> bytes:
-        """Return a dump's bytes.
+        """Return the content of a dump.
 
         Args:
-            path: absolute path that the hook named.
-            uid: the user who sent it, as the kernel says.
-            limit_bytes: a larger one is not read.
+            path: absolute path that the hook stated.
+            uid: the hook's user, as the kernel reports it.
+            limit_bytes: largest size that is read.
 
         Raises:
-            OSError: it cannot be opened, or does not lie below a folder of dumps.
-            ValueError: it is no plain file of that user, or too large.
+            OSError: the file cannot be opened, or is not below one of the folders.
+            ValueError: it is no regular file of that user, or too large.
         """
         for root in (self._asked, self._folder):
             if root and path.startswith(root + "/"):
@@ -187,7 +191,7 @@ class DumpFolders:
         raise PermissionError(errno.EACCES, f"not below {self._folder or 'a folder of dumps'} (--dump-dir)", path)
 
     def remove(self, path: str) -> None:
-        """Remove a dump that was asked for and read."""
+        """Remove a requested dump after it was read; other files are left alone."""
         folder, name = os.path.split(path)
         if folder and folder == self._asked:
             with contextlib.suppress(OSError):
@@ -198,7 +202,7 @@ class DumpFolders:
                     os.close(root_fd)
 
     def close(self) -> None:
-        """Remove the folder of what was asked for where it is empty."""
+        """Remove the folder for requested dumps if it is empty."""
         if self._asked:
             with contextlib.suppress(OSError):
                 os.rmdir(self._asked)

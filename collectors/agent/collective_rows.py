@@ -1,7 +1,7 @@
-"""Which collective records travel, and the ring of all of them.
+"""Selection of the collective records that are sent, and the ring of all recent ones.
 
-Rules of docs/interfaces.md, section 2: completions in full of the sampled ranks;
-of every rank the operation that does not finish, else now and then what finished last.
+Rules of docs/interfaces.md, section 2: all completions of the sampled ranks; of every rank the operations that do
+not finish, or else, at intervals, its last finished ones.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _TEXTS: Final = 0xFFFF
 def sampled_ranks(
     world_size: int, dp_groups: Iterable[tuple[int, ...]], epoch: int, ranks: Iterable[int]
 ) -> frozenset[int]:
-    """Return those of ``ranks`` whose completions travel in full during ``epoch``.
+    """Return those of ``ranks`` whose completions are all sent in this epoch.
 
-    Up to ten ranks: all. Else one data-parallel group an epoch, and at most ten of its
-    members. An agent knows only the groups of its own ranks, so each group's place among
-    all is computed from its stride (Megatron's and DeepSpeed's layouts are regular);
-    then all agents agree without a word. Ranks without a known group form groups of ten.
+    In a job of up to ten ranks, all. Otherwise one data-parallel group an epoch, and at most ten of its members. An
+    agent knows only its own ranks' groups, so each group's index among all is computed from its stride (Megatron's and
+    DeepSpeed's layouts are regular). Then all agents agree without communication. Ranks without a known group form
+    groups of ten.
 
     Args:
-        world_size: ranks in the job.
-        dp_groups: the data-parallel groups that are known.
+        world_size: number of ranks in the job.
+        dp_groups: known data-parallel groups.
         epoch: number of the minute.
         ranks: the ranks to choose from.
     """
@@ -56,7 +56,10 @@ def sampled_ranks(
 
 
 def _members(group: tuple[int, ...], world_size: int, epoch: int) -> tuple[int, ...]:
-    """Return the members of a group that are sampled in this epoch."""
+    """Return the members of a group that are sampled in this epoch, at most ten.
+
+    Empty if it is another group's turn.
+    """
     size = len(group)
     group_count = max(1, -(-world_size // size))
     if _place(group) % group_count != epoch % group_count:
@@ -68,7 +71,7 @@ def _members(group: tuple[int, ...], world_size: int, epoch: int) -> tuple[int, 
 
 
 def _place(group: tuple[int, ...]) -> int:
-    """Return the group's number among its like, from its first member and its stride."""
+    """Return the group's index among the groups of its kind, from its first member and its stride."""
     first, stride = group[0], group[1] - group[0] if len(group) > 1 else 1
     if stride <= 0:
         return first
@@ -76,7 +79,13 @@ def _place(group: tuple[int, ...]) -> int:
 
 
 def completion_records(rank: int, items: Iterable[Completion], correction_ns: int) -> list[CollectiveRecord]:
-    """Return the records of finished operations, stamped with the corrected clock."""
+    """Return the records of finished operations, with their stamps corrected.
+
+    Args:
+        rank: global rank.
+        items: the completions; times are the host's clock.
+        correction_ns: subtracted from all times.
+    """
     return [
         CollectiveRecord(end, "completion", rank, comm_id, op_name, op_seq, size, start and start - correction_ns, end)
         for comm_id, op_name, op_seq, size, start, end_ns in items
@@ -85,11 +94,13 @@ def completion_records(rank: int, items: Iterable[Completion], correction_ns: in
 
 
 def _last_record(rank: int, item: LastDone, correction_ns: int, now_ns: int) -> CollectiveRecord:
+    """Return the record of a rank's last finished operation, stamped now."""
     end_ns = item.end_ns - correction_ns if item.end_ns else 0
     return CollectiveRecord(now_ns, "completion", rank, item.comm_id, item.op_name, item.op_seq, end_ns=end_ns)
 
 
 def _state_record(rank: int, item: InFlight, seen_ns: int, correction_ns: int) -> CollectiveRecord:
+    """Return the record of an unfinished operation, stamped with the time when it was seen."""
     start_ns = item.start_ns - correction_ns if item.start_ns else 0
     return CollectiveRecord(
         seen_ns - correction_ns,
@@ -105,7 +116,7 @@ def _state_record(rank: int, item: InFlight, seen_ns: int, correction_ns: int) -
 
 @dataclass(slots=True)
 class _LastSent:
-    """What was last sent about a rank. Times are stamps, 0 = never."""
+    """The last state sent about a rank; times are stamps, 0 = never."""
 
     state: tuple[InFlight, ...] = ()
     state_ns: int = 0
@@ -113,18 +124,23 @@ class _LastSent:
 
 
 class StateRows:
-    """Decides once a second what is sent about operations that do not finish."""
+    """Selects once a second the records about operations that do not finish."""
 
     def __init__(self) -> None:
-        """Nothing was sent yet."""
-        self._said: dict[int, _LastSent] = {}
+        """Start without anything sent."""
+        self._last_sent: dict[int, _LastSent] = {}
 
     def rows(self, rank: RankState, end_ns: int, correction_ns: int) -> list[CollectiveRecord]:
-        """Return a rank's rows at the slice end ``end_ns`` (a corrected stamp).
+        """Return a rank's records for the slice that ends at ``end_ns``.
 
-        A state's ``ts_ns`` is when it was seen: of a process that is stopped the last beat's time.
+        A state's ``ts_ns`` is the time when it was seen: for a stopped process, the time of the last beat.
+
+        Args:
+            rank: state of the rank.
+            end_ns: end of the slice, a corrected stamp.
+            correction_ns: difference between host time and corrected stamps.
         """
-        said = self._said.setdefault(rank.rank, _LastSent())
+        last_sent = self._last_sent.setdefault(rank.rank, _LastSent())
         host_ns = end_ns + correction_ns
         stuck = tuple(
             item
@@ -132,29 +148,30 @@ class StateRows:
             if item.start_ns and host_ns - item.start_ns > UNFINISHED_NS
         )
         if stuck:
-            if stuck == said.state and 0 <= end_ns - said.state_ns < REPEAT_STATE_NS:
+            if stuck == last_sent.state and 0 <= end_ns - last_sent.state_ns < REPEAT_STATE_NS:
                 return []
-            said.state, said.state_ns = stuck, end_ns
+            last_sent.state, last_sent.state_ns = stuck, end_ns
             rows = [_state_record(rank.rank, item, rank.inflight_seen_ns, correction_ns) for item in stuck]
             busy = {item.comm_id for item in stuck}
             return rows + self._last_rows(rank, end_ns, correction_ns, busy)
-        said.state = ()
-        if not rank.last or 0 <= end_ns - said.last_ns < REPEAT_LAST_NS:
+        last_sent.state = ()
+        if not rank.last or 0 <= end_ns - last_sent.last_ns < REPEAT_LAST_NS:
             return []
-        said.last_ns = end_ns
+        last_sent.last_ns = end_ns
         return self._last_rows(rank, end_ns, correction_ns, set())
 
     @staticmethod
     def _last_rows(rank: RankState, end_ns: int, correction_ns: int, without: set[str]) -> list[CollectiveRecord]:
+        """Return the records of the last finished operations, except of the communicators in ``without``."""
         last = [item for item in rank.last.values() if item.comm_id not in without]
         return [_last_record(rank.rank, item, correction_ns, end_ns - 1_000_000) for item in last]
 
 
 class CollectiveRing:
-    """The raw completions of the last minute, packed (36 bytes a record); outlives the ranks."""
+    """Ring buffer of all completions of the last minute, packed (36 bytes a record); kept after their ranks end."""
 
     def __init__(self, span_ns: int = RING_NS, limit: int = RING_RECORDS) -> None:
-        """Hold nothing yet."""
+        """Create an empty ring that holds ``span_ns`` of time and at most ``limit`` records."""
         self._span_ns = span_ns
         self._limit = limit
         self._texts = _Numbers()
@@ -165,7 +182,7 @@ class CollectiveRing:
         return self._count
 
     def add(self, host_ns: int, rank: int, items: tuple[Completion, ...]) -> None:
-        """Take the completions of one step; the oldest go by age and by number."""
+        """Add the completions of one step of a rank, and drop the oldest beyond age or number."""
         if items:
             texts, pack = self._texts, _PACKED.pack
             packed = b"".join([pack(texts[c], texts[n], s, size, t0, t1) for c, n, s, size, t0, t1 in items])
@@ -175,7 +192,7 @@ class CollectiveRing:
             self._count -= len(self._parts.popleft()[2]) // _PACKED.size
 
     def parts(self, rank: int = -1) -> Iterator[tuple[int, list[Completion]]]:
-        """Yield a rank and the completions of one of its steps, of one rank, -1: of all; oldest first."""
+        """Yield (rank, completions of one of its steps), oldest first; ``rank`` -1: all ranks."""
         names = list(self._texts)
         for _, owner, packed in self._parts:
             if rank in {-1, owner}:
@@ -184,7 +201,10 @@ class CollectiveRing:
 
 
 class _Numbers(dict[str, int]):
-    """Each text's number, in the order of their first appearance; past 65,535 (a broken hook) all others are one."""
+    """Dictionary that numbers texts by first appearance.
+
+    After 65,535 (a broken hook) all further ones share a number.
+    """
 
     def __missing__(self, text: str) -> int:
         if len(self) >= _TEXTS:

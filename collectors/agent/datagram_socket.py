@@ -1,4 +1,4 @@
-"""The unix datagram socket that hooks send to."""
+"""The unix datagram socket on which the agent receives the hooks' datagrams."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ROUTINE: Final = (b'{"v":1,"t":"step"', b'{"v":1,"t":"beat"', b'{"v": 1, "t": "
 
 
 class Received(NamedTuple):
-    """One datagram.
+    """One received datagram and its sender.
 
     Attributes:
-        data: its bytes; empty where it was too large.
-        pid: the sender in our pid namespace, as the kernel says, 0 = not visible from here.
-        uid: the sender's user, -1 = unknown.
-        is_too_large: it was longer than a datagram may be.
+        data: the bytes, empty if it was too large.
+        pid: the sender's process id in our pid namespace, from the kernel; 0 if not visible from here.
+        uid: the sender's user, -1 if unknown.
+        is_too_large: whether it was longer than a datagram may be.
     """
 
     data: bytes
@@ -41,15 +41,15 @@ class Received(NamedTuple):
 
 
 class Unread:
-    """Datagrams that were received and not looked into yet.
+    """Queue of received datagrams that are not parsed yet.
 
-    They are received at once: the kernel holds ten for all hooks together. Steps and beats are looked into together, a
-    second's at a time: that costs a third less than one burst at a time, between which the processor's caches forget
-    this program. Everything else is for now.
+    Datagrams are received at once, because the kernel holds only ten for all hooks together. Steps and beats are parsed
+    together, a second's worth at a time. That costs a third less than one burst at a time, between which the
+    processor's caches lose this program. All other datagrams make the queue urgent.
     """
 
     def __init__(self) -> None:
-        """Hold nothing."""
+        """Create an empty queue."""
         self._waiting: list[tuple[Received, Now]] = []
         self._bytes = 0
         self.is_urgent = False
@@ -59,29 +59,29 @@ class Unread:
         return len(self._waiting)
 
     def put(self, received: Received, now: Now) -> None:
-        """Take a datagram that came at ``now``."""
+        """Add a datagram received at ``now``; sets ``is_urgent`` if it must be parsed at once."""
         self._waiting.append((received, now))
         self._bytes += len(received.data)
         if self._bytes > _UNREAD_BYTES or not received.data.startswith(_ROUTINE):
             self.is_urgent = True
 
     def take(self) -> list[tuple[Received, Now]]:
-        """Return all of them, in the order in which they came."""
+        """Remove and return all datagrams in the order of arrival, each with its time."""
         waiting, self._waiting, self._bytes, self.is_urgent = self._waiting, [], 0, False
         return waiting
 
 
 class DatagramSocket:
-    """Bound to a path; a socket that an ended agent left there is replaced, and nothing else.
+    """A datagram socket bound to a path; it replaces only a socket that an ended agent left there.
 
     Attributes:
-        path: where hooks send to.
-        trouble: why hooks do not reach this socket now, "" = they do.
-        renewed_count: how often it was made again after its file had vanished.
+        path: path to which hooks send.
+        trouble: why hooks cannot reach this socket now, "" if they can.
+        renewed_count: how often the socket was created again after its file had vanished.
     """
 
     def __init__(self, path: str) -> None:
-        """Bind.
+        """Bind the socket at a path; its folder is created if missing.
 
         Raises:
             ConfigError: the path cannot be used, or another agent listens there.
@@ -98,7 +98,7 @@ class DatagramSocket:
                 os.makedirs(self._folder, exist_ok=True)
             self._folder_mode = stat.S_IMODE(os.stat(self._folder or ".").st_mode)
             is_socket(path)
-            who = self._who_listens()
+            who = self._lock_or_other_listener()
             if who:
                 must = f"free, but {who} listens there: end it, or name another path with --socket"
                 raise ConfigError("socket", path, must)
@@ -107,11 +107,11 @@ class DatagramSocket:
             self._lock.release()
             raise ConfigError("socket", path, f"a path that can be bound ({error.strerror or error})") from error
 
-    def _who_listens(self) -> str:
-        """Take the path for this agent; return who else has it, "" = nobody.
+    def _lock_or_other_listener(self) -> str:
+        """Lock the path for this agent; return who else listens there, "" for nobody.
 
         Raises:
-            OSError: there can be no lock file beside it.
+            OSError: no lock file can be created next to the path.
         """
         who = self._lock.take()
         if not who and listens(self.path):
@@ -128,17 +128,17 @@ class DatagramSocket:
         return (found.st_dev, found.st_ino) == self._inode
 
     def renew(self) -> None:
-        """Make the socket again where its file has vanished; the descriptor stays.
+        """Create the socket file again after it has vanished; the descriptor stays the same.
 
-        Hooks look for it once a second. Where another process listens at the path, or something else lies there, that
-        is left alone, and ``trouble`` says so.
+        Hooks look for it once a second. If another process listens at the path, or something else is there, it is
+        left alone and ``trouble`` says so.
         """
         try:
             if self._folder and not os.path.isdir(self._folder):
                 os.makedirs(self._folder, self._folder_mode, exist_ok=True)
                 os.chmod(self._folder, self._folder_mode)
             is_socket(self.path)
-            who = self._who_listens()
+            who = self._lock_or_other_listener()
             self.trouble = f"{who} listens there" if who else ""
             if not who:
                 new, self._inode = _bound(self.path)
@@ -149,11 +149,11 @@ class DatagramSocket:
             self.trouble = str(error.strerror or error)
 
     def fileno(self) -> int:
-        """Return the descriptor, for a selector."""
+        """Return the descriptor to poll."""
         return self._socket.fileno()
 
     def receive(self) -> Received | None:
-        """Return the next datagram, None where there is none."""
+        """Return the next datagram, None if there is none."""
         try:
             size, ancillary, flags, _ = self._socket.recvmsg_into([self._buffer], 64)
         except BlockingIOError:
@@ -166,7 +166,7 @@ class DatagramSocket:
         return Received(b"" if too_large else bytes(self._view[:size]), max(0, pid), uid, too_large)
 
     def close(self) -> None:
-        """Close, and remove the file unless another process has replaced it."""
+        """Close the socket and remove its file, unless another process has replaced it."""
         if self.look():
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
@@ -175,28 +175,31 @@ class DatagramSocket:
 
 
 def _bound(path: str) -> tuple[socket.socket, tuple[int, int]]:
-    """Return a socket at a path, and device and inode of its file; a socket that lies there is replaced.
+    """Bind a new socket at a path, replacing a socket that is there.
+
+    Returns:
+        The socket, and (device, inode) of its file.
 
     Raises:
         OSError: the path cannot be bound.
     """
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    beside = f"{path}.{os.getpid()}"
+    temporary_path = f"{path}.{os.getpid()}"
     try:
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
         # the kernel then tells who sent: pids are translated between pid namespaces
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        if is_socket(beside):  # an earlier agent with our process id was killed here: containers count from 1
-            os.unlink(beside)
-        bound.bind(beside)
-        os.chmod(beside, 0o666)  # noqa: S103  # any user's training may speak to the agent
-        os.replace(beside, path)  # hooks never see a moment without a socket
+        if is_socket(temporary_path):  # an earlier agent with our process id was killed here: containers count from 1
+            os.unlink(temporary_path)
+        bound.bind(temporary_path)
+        os.chmod(temporary_path, 0o666)  # noqa: S103  # any user's training may speak to the agent
+        os.replace(temporary_path, path)  # hooks never see a moment without a socket
         found = os.stat(path)
     except OSError:
         bound.close()
         with contextlib.suppress(OSError):
-            if is_socket(beside):
-                os.unlink(beside)
+            if is_socket(temporary_path):
+                os.unlink(temporary_path)
         raise
     return bound, (found.st_dev, found.st_ino)

@@ -1,7 +1,7 @@
-"""What the hook sends: unix datagrams of JSON, checked field by field.
+"""Parser of the hooks' datagrams: JSON, checked field by field.
 
-A wrong value gives a ``FieldError`` that names field and value; unknown keys are
-ignored; an unknown type gives ``UnknownKindError``. See docs/interfaces.md, section 1.
+A wrong value raises a ``FieldError`` that names field and value. Unknown keys are ignored. An unknown type raises
+``UnknownKindError``. See docs/interfaces.md, section 1.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ MAX_KNOWN_TEXTS: Final = 4096
 _BLANKS: Final = " \t\r\n"
 _raw_decode: Final = json.JSONDecoder().raw_decode
 _known_texts: set[str] = set()
-"""Names of communicators and operations that were found right: a cache of ``_text``."""
+"""Cache for ``_text``: names of communicators and operations that were found valid."""
 _GROUP_KINDS: Final = frozenset(kind.value for kind in GroupKind)
 
 
 class _Fields:
-    """Typed access to one JSON object."""
+    """Typed access to the fields of one JSON object."""
 
     __slots__ = ("now_ns", "values")
 
@@ -62,31 +62,36 @@ class _Fields:
         self.now_ns = now_ns
 
     def integer(self, name: str, low: int, high: int = INT64_MAX, default: int | None = None) -> int:
+        """Return an integer from ``low`` to ``high``, the default if it is missing."""
         value = self.values.get(name, default)
         if type(value) is not int or not low <= value <= high:
             raise FieldError(name, value, f"an integer from {low} to {high}")
         return value
 
     def text(self, name: str, limit: int = 256, default: str | None = None) -> str:
+        """Return a text of at most ``limit`` characters, the default if it is missing."""
         return _text(name, self.values.get(name, default), limit)
 
     def tail(self, name: str, limit: int) -> str:
-        """Return the end of a text that a program wrote: whatever it holds, it is evidence."""
+        """Return the end of a text that a program wrote, with invalid characters replaced."""
         value = self.values.get(name, "")
         if type(value) is not str:
             raise FieldError(name, value, "a text")
         return value[-limit:].encode("utf-8", "replace").decode().replace("\0", "?")
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        """Return a text that must be one of the allowed ones."""
         value = self.values.get(name)
         if value not in allowed:
             raise FieldError(name, value, "one of " + ", ".join(allowed))
         return str(value)
 
     def time(self, name: str) -> int:
+        """Return a time less than a day from now."""
         return _time(name, self.values.get(name), self.now_ns)
 
     def seconds(self, name: str) -> float | None:
+        """Return a duration in seconds, None for null or missing."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -95,6 +100,7 @@ class _Fields:
         return float(value)
 
     def number(self, name: str) -> float | None:
+        """Return any number, also ``nan`` or ``inf`` as text; None for null or missing."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -105,6 +111,7 @@ class _Fields:
         return float(value)
 
     def rows(self, name: str, width: int) -> list[list[Any]]:
+        """Return a list of at most ``MAX_COLLECTIVES`` rows of ``width`` items."""
         value = self.values.get(name, [])
         if type(value) is not list or len(value) > MAX_COLLECTIVES:
             raise FieldError(name, value, f"a list of at most {MAX_COLLECTIVES} rows")
@@ -115,13 +122,14 @@ class _Fields:
 
 
 def _time(name: str, value: object, now_ns: int, *, or_zero: bool = False) -> int:
+    """Return a time less than a day from now; with ``or_zero``, also 0."""
     if type(value) is int and (abs(value - now_ns) < DAY_NS or (or_zero and value == 0)):
         return value
     raise FieldError(name, value, "Unix nanoseconds less than a day away" + (" or 0" if or_zero else ""))
 
 
 def _text(name: str, value: object, limit: int = 256, least: int = 0) -> str:
-    """Return a text that the wire codec can carry: no NUL, no half of a surrogate pair."""
+    """Return a text that the wire codec can carry: no NUL and no unpaired surrogate."""
     if type(value) is not str or not least <= len(value) <= limit:
         raise FieldError(name, value, f"a text of {least} to {limit} characters")
     if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
@@ -132,7 +140,7 @@ def _text(name: str, value: object, limit: int = 256, least: int = 0) -> str:
 
 
 def _operation(name: str, row: list[Any]) -> None:
-    """Check what all rows begin with: comm_id, op_name, op_seq."""
+    """Check the first three items of a row: comm_id, op_name, op_seq."""
     _text(f"{name}.comm_id", row[0], least=1)
     _text(f"{name}.op_name", row[1], least=1)
     if type(row[2]) is not int or not -1 <= row[2] <= INT64_MAX:
@@ -140,12 +148,16 @@ def _operation(name: str, row: list[Any]) -> None:
 
 
 def _message_bytes(name: str, value: object) -> None:
+    """Check the message size of a row."""
     if type(value) is not int or not -1 <= value <= INT64_MAX:
         raise FieldError(f"{name}.msg_bytes", value, "an integer from -1")
 
 
 def _completions(fields: _Fields) -> tuple[Completion, ...]:
-    """Check the completions of a step. Only where the quick look fails each is taken apart, to name what is wrong."""
+    """Return the checked completions of a step.
+
+    Only if the quick check fails is each row checked separately, to name what is wrong.
+    """
     rows = fields.values.get("coll", [])
     if not _are_right(rows, fields.now_ns):
         for index, row in enumerate(fields.rows("coll", 6)):
@@ -154,7 +166,10 @@ def _completions(fields: _Fields) -> tuple[Completion, ...]:
 
 
 def _are_right(rows: Any, now_ns: int) -> bool:
-    """Look at all rows, hundreds a second, in one expression each; False also where a name is new."""
+    """Return whether all rows are valid, in one expression each because hundreds come a second.
+
+    False also for a new name.
+    """
     low, high = now_ns - DAY_NS, now_ns + DAY_NS
     known = _known_texts
     try:
@@ -175,7 +190,7 @@ def _are_right(rows: Any, now_ns: int) -> bool:
 
 
 def _completion(name: str, row: list[Any], now_ns: int) -> None:
-    """Check one row; texts that are right are remembered."""
+    """Check one row of completions and remember its valid texts."""
     _operation(name, row)
     _message_bytes(name, row[3])
     start_ns = _time(f"{name}.start_ns", row[4], now_ns, or_zero=True)
@@ -187,6 +202,7 @@ def _completion(name: str, row: list[Any], now_ns: int) -> None:
 
 
 def _hello(fields: _Fields) -> Hello:
+    """Read the body of a hello."""
     return Hello(
         pid=fields.integer("pid", 0, 2**31),
         world_size=fields.integer("world_size", -1, MAX_RANKS, default=-1),
@@ -202,6 +218,7 @@ def _hello(fields: _Fields) -> Hello:
 
 
 def _groups(fields: _Fields) -> GroupList:
+    """Read the body of a group list."""
     listed = fields.values.get("groups")
     if type(listed) is not list or len(listed) > 1024:
         raise FieldError("groups", listed, "a list of at most 1024 groups")
@@ -209,6 +226,7 @@ def _groups(fields: _Fields) -> GroupList:
 
 
 def _group(name: str, item: object) -> CommGroup:
+    """Read one communication group; an unknown kind becomes ``other``."""
     if type(item) is not dict:
         raise FieldError(name, item, "an object with comm_id, kind, ranks")
     comm_id, ranks = _text(f"{name}.comm_id", item.get("comm_id"), least=1), item.get("ranks")
@@ -222,6 +240,7 @@ def _group(name: str, item: object) -> CommGroup:
 
 
 def _step(fields: _Fields) -> StepDone:
+    """Read the body of a finished step."""
     duration = fields.seconds("dur")
     if duration is None:
         raise FieldError("dur", None, "seconds, not negative")
@@ -242,6 +261,7 @@ def _step(fields: _Fields) -> StepDone:
 
 
 def _beat(fields: _Fields) -> Beat:
+    """Read the body of a beat."""
     inflight = fields.rows("inflight", 5)
     for index, row in enumerate(inflight):
         name = f"inflight[{index}]"
@@ -262,10 +282,12 @@ def _beat(fields: _Fields) -> Beat:
 
 
 def _phase(fields: _Fields) -> PhaseEdge:
+    """Read the body of an announced phase's begin or end."""
     return PhaseEdge(fields.choice("phase", ANNOUNCED_PHASES), fields.choice("edge", ("begin", "end")))
 
 
 def _nan(fields: _Fields) -> NotFinite:
+    """Read the body about a loss or gradient norm that is not finite."""
     value = fields.values.get("value")
     if type(value) is float and not math.isfinite(value):
         value = str(value)
@@ -275,6 +297,7 @@ def _nan(fields: _Fields) -> NotFinite:
 
 
 def _exit(fields: _Fields) -> Exit:
+    """Read the body of a process's exit."""
     return Exit(
         pid=fields.integer("pid", 0, 2**31),
         code=fields.integer("code", -(2**31), 2**31 - 1),
@@ -285,6 +308,7 @@ def _exit(fields: _Fields) -> Exit:
 
 
 def _dump(fields: _Fields) -> DumpWritten:
+    """Read the body about a written dump."""
     return DumpWritten(
         path=fields.text("path", limit=4096),
         request_id=fields.text("request_id", default=""),
@@ -306,6 +330,7 @@ _PARSERS: Final[Mapping[str, Callable[[_Fields], Body]]] = {
 
 
 def _job(value: object) -> JobKey:
+    """Return the job key from [cluster, job_id, attempt]."""
     if type(value) is list and len(value) == 3 and type(value[2]) is int and 0 <= value[2] <= MAX_ATTEMPT:
         cluster, job_id = _text("job[0]", value[0], least=1), _text("job[1]", value[1], least=1)
         return _job_key(cluster, job_id, value[2])
@@ -316,17 +341,17 @@ _job_key: Final = lru_cache(maxsize=64)(JobKey)
 
 
 def parse_datagram(data: bytes, now_ns: int) -> Datagram:
-    """Read and check one datagram.
+    """Parse and check one datagram.
 
     Args:
         data: the bytes as received.
-        now_ns: the host's time; stamps more than a day away are wrong.
+        now_ns: the host's time; stamps a day or more away are refused.
 
     Raises:
-        DecodeError: no JSON object.
-        VersionError: another version of the protocol.
-        UnknownKindError: a type that this agent does not know.
-        FieldError: a field has a value that it may not have.
+        DecodeError: the data is no JSON object.
+        VersionError: the datagram has another version of the protocol.
+        UnknownKindError: the type is one that this agent does not know.
+        FieldError: a field has a value that is not allowed.
     """
     try:
         text = data.decode().strip(_BLANKS)

@@ -1,9 +1,11 @@
-"""What ended on this host, said again as long as it explains a job's state: for an engine that was restarted.
+"""Repetition of events about ended ranks, for an engine that was restarted meanwhile.
 
-An event is said again every 30 s, stamped now; its payload's ``ended_ns`` is when it happened, so that hearing it twice
-is hearing it once. An end in order (a goodbye, exit status 0) is said while the job lives on this host; another end for
-an hour, the time for which the engine keeps what explains a death. A new process of the rank and a newer attempt end it
-at once, where they belong to the same user: nobody silences what became of another's job.
+Each event is repeated every 30 s with a new stamp. The payload's ``ended_ns`` keeps the original time, so that a
+repetition changes nothing. A normal end (a goodbye, exit status 0) is repeated while the job is on this host. Any other
+end is repeated for an hour, which is how long the engine keeps what explains a death.
+
+A new process of the rank or a newer attempt stops the repetition. It must belong to the same user, so that nobody can
+hide the end of another user's rank.
 """
 
 from __future__ import annotations
@@ -20,43 +22,43 @@ from tocsin.schemas.wire.event_payloads import ENDED_NS
 AGAIN_NS: Final = 30 * NS_PER_SECOND
 KEEP_NS: Final = 3600 * NS_PER_SECOND
 MAX_ENDINGS: Final = 1024
-"""At most so many, 4 kB of last words each; the user with the most loses the oldest."""
+"""Most endings kept, with 4 kB of error output each; the user with the most loses the oldest."""
 
 
 @dataclass(slots=True)
 class _Ending:
-    """One rank's end."""
+    """The end of one rank."""
 
-    sighting: HostEvent
+    event_of_end: HostEvent
     ended_ns: int
     ended_mono_ns: int
     said_mono_ns: int
 
 
 class Endings:
-    """The ends of the ranks of a host."""
+    """The ended ranks of a host whose events are repeated."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Start without any ended rank."""
         self._endings: dict[tuple[JobKey, int, int], _Ending] = {}
 
     def __len__(self) -> int:
         return len(self._endings)
 
-    def add(self, job: JobKey, rank: int, uid: int, sighting: HostEvent, stamp_ns: int, now: Now) -> None:
-        """Take the end of a rank: a later word about it (an exit after a goodbye) replaces the earlier."""
+    def add(self, job: JobKey, rank: int, uid: int, event_of_end: HostEvent, stamp_ns: int, now: Now) -> None:
+        """Keep the end of a rank; a later event about the same rank (an exit after a goodbye) replaces the earlier."""
         self._endings.pop((job, rank, uid), None)
-        self._endings[job, rank, uid] = _Ending(sighting, stamp_ns, now.mono_ns, now.mono_ns)
+        self._endings[job, rank, uid] = _Ending(event_of_end, stamp_ns, now.mono_ns, now.mono_ns)
         if len(self._endings) > MAX_ENDINGS:
             heaviest, _ = Counter(key[2] for key in self._endings).most_common(1)[0]
             del self._endings[next(key for key in self._endings if key[2] == heaviest)]
 
     def lives(self, job: JobKey, rank: int, uid: int) -> None:
-        """Forget a rank's end: a new process is the rank."""
+        """Forget a rank's end because it has a new process."""
         self._endings.pop((job, rank, uid), None)
 
     def begins(self, job: JobKey, uid: int) -> None:
-        """Forget the earlier attempts of a job: a newer one is seen on this host."""
+        """Forget the earlier attempts of a job because a newer one is seen on this host."""
         for key in list(self._endings):
             before, _, owner = key
             if (before.cluster, before.job_id, owner) == (
@@ -67,20 +69,20 @@ class Endings:
                 del self._endings[key]
 
     def leaves(self, job: JobKey, uid: int) -> None:
-        """The job does not live on this host any more: its ends in order need no repetition."""
+        """Forget the normal ends of a job that is no longer on this host."""
         for key, ending in list(self._endings.items()):
-            if (key[0], key[2]) == (job, uid) and ending.sighting.severity is Severity.INFO:
+            if (key[0], key[2]) == (job, uid) and ending.event_of_end.severity is Severity.INFO:
                 del self._endings[key]
 
     def due(self, now: Now) -> list[tuple[JobKey, int, HostEvent]]:
-        """Return what is to be said again now."""
+        """Return the events to repeat now as (job, rank, event); expired ones are forgotten."""
         found: list[tuple[JobKey, int, HostEvent]] = []
         for key, ending in list(self._endings.items()):
             if now.mono_ns - ending.ended_mono_ns >= KEEP_NS:
                 del self._endings[key]
             elif now.mono_ns - ending.said_mono_ns >= AGAIN_NS:
                 ending.said_mono_ns = now.mono_ns
-                said = ending.sighting
-                payload = {**said.payload, ENDED_NS: ending.ended_ns}
-                found.append((*key[:2], HostEvent(said.name, said.source, said.severity, payload)))
+                event = ending.event_of_end
+                payload = {**event.payload, ENDED_NS: ending.ended_ns}
+                found.append((*key[:2], HostEvent(event.name, event.source, event.severity, payload)))
         return found

@@ -1,4 +1,4 @@
-"""Which rank holds which GPU: what hooks announce, joined with what the GPU sources know."""
+"""Assignment of GPUs to ranks: the hooks' announcements joined with what the GPU collectors know."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class GpuPlaces:
     """The GPUs of this host by UUID, index, bus address and process."""
 
     def __init__(self) -> None:
-        """Know no GPU yet."""
+        """Start without any known GPU."""
         self._places: Mapping[str, GpuPlace] = {}
         self._by_index: dict[int, str] = {}
         self._by_pci: dict[str, str] = {}
         self._by_pid: dict[int, set[str]] = {}
 
     def update(self, places: Mapping[str, GpuPlace]) -> bool:
-        """Take what a source knows; return whether anything is new."""
+        """Add the GPUs that a collector reported; return whether anything changed."""
         if all(self._places.get(uuid) == place for uuid, place in places.items()):
             return False
         self._places = {**self._places, **places}
@@ -34,12 +34,12 @@ class GpuPlaces:
         return True
 
     def uuid_of(self, rank: RankState) -> str:
-        """Return the UUID of the GPU that a rank holds, "" = not known.
+        """Return the UUID of the GPU that a rank uses, "" if unknown.
 
-        In this order: the UUID that its hook announced (CUDA takes a beginning of it, too); the
-        GPU on which its process runs, where it is one; the index that its hook announced (true
-        where the process sees the host's own numbering); its local rank, where the driver shows
-        no process of anybody (a container hides them) and CUDA_VISIBLE_DEVICES says nothing.
+        Tried in this order: the UUID that its hook announced (CUDA accepts a beginning of it, too); the
+        GPU on which its process runs, if that is a single one; the index that its hook announced (right
+        if the process sees the host's own numbering); its local rank, if the driver shows no process of anybody
+        (a container hides them) and CUDA_VISIBLE_DEVICES does not say.
         """
         hello = rank.hello
         if hello is None:
@@ -55,14 +55,14 @@ class GpuPlaces:
         return by_index if not running or by_index in running else ""
 
     def uuid_in(self, payload: Mapping[str, Any]) -> str:
-        """Return the UUID of the GPU that an event's payload speaks of, "" = of none, or not known."""
+        """Return the UUID of the GPU in an event's payload, "" if there is none or it is unknown."""
         uuid, pci = payload.get("uuid"), payload.get("pci")
         if isinstance(uuid, str) and uuid:
             return uuid
         return self._by_pci.get(normal_pci(pci), "") if isinstance(pci, str) else ""
 
     def holders(self, payload: Mapping[str, Any], ranks: Iterable[RankState]) -> list[RankState]:
-        """Return the ranks that an event is about: those that hold its GPU, or are its process."""
+        """Return the ranks that an event concerns: those that use its GPU, or whose process it names."""
         uuid, pid = self.uuid_in(payload), payload.get("pid")
         named = isinstance(pid, int) and pid > 0
         return [
@@ -73,4 +73,5 @@ class GpuPlaces:
 
 
 def _pids(rank: RankState) -> set[int]:
+    """Return the process ids of a rank, as the agent sees it and as its hook announced."""
     return {rank.pid, rank.hello.pid if rank.hello else 0}

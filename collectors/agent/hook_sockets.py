@@ -1,4 +1,4 @@
-"""Sockets that killed training processes left behind: a process that ends in order removes its own."""
+"""Removal of hook sockets that killed training processes left; a process that ends normally removes its own."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from collections.abc import Iterator
 from typing import Final
 
 LOOK_NS: Final = 60_000_000_000
-"""How often they are looked for."""
+"""Time between two searches."""
 MAX_ENTRIES: Final = 20_000
-"""Of a folder with more entries the first are looked at: a full temporary folder must not hold the agent."""
+"""Most entries of a folder that are examined, so that a full temporary folder cannot block the agent."""
 
 _NAME: Final = re.compile(r"tocsin-hook-([1-9][0-9]{0,9})-[0-9a-f]{8}\.sock")
 _LOG = logging.getLogger(__name__)
 
 
 class HookSockets:
-    """Removes what is a hook's socket by its name, whose process is gone, and that nobody listens on.
+    """Removes files that are hook sockets by name, whose process is gone, and on which nobody listens.
 
-    A process id alone proves nothing: another container counts its own. The kernel refuses a connection to a socket
-    file only where no process holds that socket, in whatever container. So both are asked.
+    A process id alone proves nothing, because another container has its own numbering. The kernel refuses a connection
+    to a socket file only if no process in any container holds that socket. So both are checked.
     """
 
     def __init__(self, agent_socket: str) -> None:
-        """Look at nothing yet.
+        """Prepare without searching.
 
         Args:
-            agent_socket: the agent's own socket: hooks make theirs beside it, else in the temporary folder.
+            agent_socket: path of the agent's own socket. Hooks create theirs in its folder, or in the temporary folder.
         """
-        beside = os.path.dirname(os.path.abspath(agent_socket))
-        self._folders = tuple(dict.fromkeys((beside, tempfile.gettempdir())))
+        folder = os.path.dirname(os.path.abspath(agent_socket))
+        self._folders = tuple(dict.fromkeys((folder, tempfile.gettempdir())))
         self._looked_ns = -LOOK_NS
 
     def on_time(self, mono_ns: int) -> None:
-        """Look, at the first call and once a minute."""
+        """Search and remove at the first call and once a minute."""
         if mono_ns - self._looked_ns < LOOK_NS:
             return
         self._looked_ns = mono_ns
@@ -49,6 +49,7 @@ class HookSockets:
 
 
 def _abandoned(folder: str) -> Iterator[str]:
+    """Yield the paths of abandoned hook sockets in a folder."""
     try:
         with os.scandir(folder) as entries:
             for _, entry in zip(range(MAX_ENTRIES), entries, strict=False):
@@ -60,6 +61,7 @@ def _abandoned(folder: str) -> Iterator[str]:
 
 
 def _is_socket(entry: os.DirEntry[str]) -> bool:
+    """Return whether a folder entry is a socket, and no link to one."""
     try:
         return stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)
     except OSError:
@@ -67,6 +69,7 @@ def _is_socket(entry: os.DirEntry[str]) -> bool:
 
 
 def _lives(pid: int) -> bool:
+    """Return whether a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -77,7 +80,7 @@ def _lives(pid: int) -> bool:
 
 
 def _is_refused(path: str) -> bool:
-    """Whether no process holds the socket; False where that cannot be told."""
+    """Return whether no process holds the socket at a path; False if unknown."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
         way.setblocking(False)
         try:
@@ -90,6 +93,7 @@ def _is_refused(path: str) -> bool:
 
 
 def _remove(path: str) -> bool:
+    """Remove a file and return whether it worked."""
     with contextlib.suppress(OSError):  # another user's, in a folder where only he may
         os.unlink(path)
         return True

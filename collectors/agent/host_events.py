@@ -1,4 +1,4 @@
-"""The events that the hook's messages become."""
+"""Conversion of hooks' messages to events."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tocsin.schemas import events
 from tocsin.schemas.records import EventSource, Severity
 
 OWN_SOURCE: Final = EventSource.PROCESS
-"""Source of the agent's own events: the process is its own."""
+"""Source of events about the agent itself."""
 
 
 def sighting_of(body: object) -> HostEvent:
-    """Return what a hook's message says as an event."""
+    """Return the event for a hook's message; a message without a type of its own gives a goodbye."""
     if isinstance(body, Hello):
         payload = {"pid": body.pid, "world_size": body.world_size, "hook_version": body.hook_version}
         return HostEvent(events.HELLO, EventSource.JOB, Severity.INFO, payload)

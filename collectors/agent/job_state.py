@@ -1,4 +1,4 @@
-"""One attempt of one job on this host: its ranks, and what is cut of them every second."""
+"""State of one attempt of a job on this host: its ranks, and the records cut from them every second."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from tocsin.schemas.records import (
 ODD_FOR_NS: Final = 30 * NS_PER_SECOND
 ANNOUNCE_NS: Final = 30 * NS_PER_SECOND
 FORGET_NS: Final = 60 * NS_PER_SECOND
-"""A job whose ranks have all ended is kept so long: its ring may still be asked for."""
+"""How long a job is kept after all its ranks have ended, because its ring may still be asked for."""
 MADE_UP_NS: Final = 10 * NS_PER_SECOND
-"""A job that never made a step, of which no process runs and nobody reported an exit, is kept so long."""
+"""How long a job is kept that never made a step, has no running process and no reported exit."""
 UNSEEN_FORGET_NS: Final = 3600 * NS_PER_SECOND
-"""A job of processes that cannot be seen is forgotten when they were silent for so long: a frozen one is silent."""
+"""How long a job of invisible processes is kept while they are silent; a frozen process is silent, too."""
 ROWS_LIMIT: Final = 50_000
-"""Rows that wait for their slice; a broken hook must not fill the memory."""
+"""Most rows that wait for their slice, so that a broken hook cannot fill the memory."""
 _COLLECTIVE_ORDER: Final = attrgetter("ts_ns", "rank", "comm_id", "op_seq")
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    """Where this host stands.
+    """The name of this host and its switches.
 
     Attributes:
         host: machine name.
-        leaf: leaf switch, "" = unknown.
-        minipod: minipod, "" = unknown.
+        leaf: name of the leaf switch, "" if unknown.
+        minipod: name of the minipod, "" if unknown.
     """
 
     host: str
@@ -72,10 +72,17 @@ class HostPlace:
 
 
 class JobState:
-    """State of one job on one host. Times in rows are the host's until they are cut."""
+    """State of one attempt of a job on one host; times in rows are the host's until they are cut into records."""
 
     def __init__(self, job: JobKey, place: HostPlace, gpus: GpuPlaces, sender: LocalSender) -> None:
-        """Know no rank yet; ``gpus`` is the host's, ``sender`` who spoke for the job first."""
+        """Start without any rank.
+
+        Args:
+            job: the attempt.
+            place: name and switches of this host.
+            gpus: the host's GPUs.
+            sender: who sent the job's first datagram.
+        """
         self.job = job
         self.sender = sender
         self.made_mono_ns = 0
@@ -96,7 +103,7 @@ class JobState:
         self._announced_mono_ns = 0
 
     def rank(self, number: int) -> RankState:
-        """Return the state of a rank, new where it was not known."""
+        """Return the state of a rank, created if unknown."""
         found = self.ranks.get(number)
         if found is None:
             found = self.ranks[number] = RankState(number)
@@ -104,19 +111,19 @@ class JobState:
         return found
 
     def on_hello(self, rank: RankState, hello: Hello) -> None:
-        """Take a hello; a changed place is announced at the next second."""
+        """Process a hello; a changed place is announced with the next second."""
         self.hello_seen = True
         self._topology_due |= hello != rank.hello
         rank.hello = hello
 
     def on_groups(self, rank: RankState, listed: GroupList) -> None:
-        """Take the groups of a rank; a change is announced at the next second."""
+        """Process the groups of a rank; a change is announced with the next second."""
         groups = {group.comm_id: group for group in listed.groups}
         self._groups_due |= groups != rank.groups
         rank.groups = groups
 
     def on_step(self, rank: RankState, datagram: Datagram, done: StepDone, now: Now) -> None:
-        """Take a finished step."""
+        """Process a finished step: update the rank, and queue its rows unless too many wait."""
         if rank.on_step(datagram, done, now):
             self._odd_until_mono_ns = now.mono_ns + ODD_FOR_NS
         self.ring.add(now.host_ns, rank.rank, done.completions)
@@ -129,16 +136,16 @@ class JobState:
         self._completions.append((rank.rank, done.completions))
 
     def on_beat(self, rank: RankState, datagram: Datagram, beat: Beat, now: Now) -> None:
-        """Take a sign of life."""
+        """Process a beat of a rank."""
         rank.on_beat(datagram, beat, now)
 
     def restart(self, number: int) -> None:
-        """Forget a rank whose process was replaced within the attempt; its ring stays."""
+        """Forget a rank whose process was replaced within the attempt; its part of the ring stays."""
         self.ranks.pop(number, None)
         self.stalls.pop(number, None)
 
     def is_late(self, now: Now) -> bool:
-        """Return whether a rank's step goes on for so long that what the rank sent has to be known."""
+        """Return whether some rank's step takes so long that its unread datagrams must be parsed now."""
         limit = now.mono_ns - round(FLOOR_SECONDS * 1e9)
         return any(rank.since_mono_ns < limit for rank in self.ranks.values())
 
@@ -148,7 +155,7 @@ class JobState:
         return [(number, payload) for number, payload in found if payload is not None]
 
     def is_over(self, now: Now) -> bool:
-        """Return whether all ranks ended a minute ago, or the job never was one."""
+        """Return whether all ranks ended more than a minute ago, or the job was never real."""
         limit = now.mono_ns - FORGET_NS
         if not self.ranks:
             return self.made_mono_ns < limit
@@ -158,7 +165,7 @@ class JobState:
 
     @staticmethod
     def _left_mono_ns(rank: RankState, now: Now) -> int:
-        """Return when a rank's process was gone; one that runs leaves now."""
+        """Return the monotonic time when a rank's process was gone; the present for a running one."""
         if rank.ended:
             return rank.ended_mono_ns
         if rank.holder is None or rank.holder.sight.life is Life.GONE:
@@ -168,11 +175,11 @@ class JobState:
         return now.mono_ns
 
     def lives(self, now: Now) -> bool:
-        """Return whether one of its processes runs, as far as can be known."""
+        """Return whether one of the job's processes runs, as far as can be known."""
         return any(rank.lives(now) for rank in self.ranks.values())
 
     def is_reserved(self, now: Now) -> bool:
-        """Return whether its name is its user's: a process spoke for it, and it is not over."""
+        """Return whether the job's name belongs to its user: a visible or live process sent for it, or a rank ended."""
         return any(
             rank.holder.sight.life is not Life.HIDDEN or rank.ended or rank.lives(now)
             for rank in self.ranks.values()
@@ -180,27 +187,33 @@ class JobState:
         )
 
     def has_steps(self) -> bool:
-        """Return whether any rank made a step."""
+        """Return whether any rank finished a step."""
         return any(rank.step_count for rank in self.ranks.values())
 
     def spoke_mono_ns(self) -> int:
-        """Return when a rank spoke last."""
+        """Return the monotonic time of the last datagram of any rank."""
         return max((rank.spoke_mono_ns for rank in self.ranks.values()), default=self.made_mono_ns)
 
     def gpu_uuids(self) -> set[str]:
-        """Return the GPUs that this job's ranks hold."""
+        """Return the UUIDs of the GPUs that this job's live ranks use."""
         return {self.gpus.uuid_of(rank) for rank in self.ranks.values() if not rank.ended} - {""}
 
     def announce_places(self) -> None:
-        """Announce the ranks' places at the next second: the host's GPUs became known, or changed."""
+        """Announce the ranks' places with the next second, because the host's GPUs changed."""
         self._topology_due = True
 
     def ranks_seen(self, since_mono_ns: int) -> tuple[int, ...]:
-        """Return the ranks whose hook spoke since then."""
+        """Return the ranks whose hook sent something since this monotonic time."""
         return tuple(sorted(n for n, rank in self.ranks.items() if rank.spoke_mono_ns >= since_mono_ns))
 
     def cut(self, end_ns: int, now: Now, *, metric_slice: bool) -> list[Record]:
-        """Return what belongs to the second that ends at ``end_ns`` (a corrected stamp)."""
+        """Return the records of the second that ends at ``end_ns``.
+
+        Args:
+            end_ns: end of the second, a corrected stamp.
+            now: the present time.
+            metric_slice: whether a metric slice ends, too; then steps and completions are included.
+        """
         records: list[Record] = []
         rows: list[CollectiveRecord] = []
         if metric_slice or now.mono_ns < self._odd_until_mono_ns:
@@ -221,7 +234,7 @@ class JobState:
     def cut_early(self, now: Now) -> list[Record]:
         """Return the steps and completions that wait for the end of their slice, stamped inside it.
 
-        A step that the hook stamped ahead of ``now`` takes the stamp along, as far as a slice.
+        If the hook stamped a step later than ``now``, the records' stamp moves with it, by at most a slice.
         """
         newest_ns = max((row.ts_ns for row in self._steps), default=0) - now.correction_ns
         end_ns = max(now.stamp_ns, min(newest_ns, now.stamp_ns + NS_PER_SECOND)) + 1
@@ -237,7 +250,7 @@ class JobState:
         return records
 
     def ring_batch(self, rank: int, now: Now) -> CollectiveBatch:
-        """Return the ring of one rank (-1: of all) as a batch stamped now."""
+        """Return the ring of one rank (-1: of all ranks) as a batch stamped now."""
         rows: list[CollectiveRecord] = []
         for owner, items in self.ring.parts(rank):
             rows += completion_records(owner, items, now.correction_ns)
@@ -245,7 +258,7 @@ class JobState:
         return CollectiveBatch(self.job, self.place.host, now.stamp_ns, tuple(rows))
 
     def _take_steps(self, end_ns: int, correction_ns: int) -> tuple[StepRecord, ...]:
-        """Take the steps that ended before ``end_ns``; later ones wait for their slice."""
+        """Remove and return the steps that ended before ``end_ns``; later ones wait for their slice."""
         host_end_ns = end_ns + correction_ns
         taken = [row for row in self._steps if row.ts_ns < host_end_ns]
         self._steps = [row for row in self._steps if row.ts_ns >= host_end_ns]
@@ -255,7 +268,10 @@ class JobState:
         return tuple(taken)
 
     def _take_completions(self, end_ns: int, correction_ns: int) -> list[CollectiveRecord]:
-        """Take the completions of the sampled ranks; those of the others stay in the ring only."""
+        """Remove the completions that ended before ``end_ns`` and return those of the sampled ranks.
+
+        Those of other ranks remain in the ring only.
+        """
         host_end_ns = end_ns + correction_ns
         sampled = self._sampled(end_ns)
         taken: list[CollectiveRecord] = []
@@ -270,6 +286,7 @@ class JobState:
         return taken
 
     def _sampled(self, end_ns: int) -> frozenset[int]:
+        """Return the ranks whose completions are all sent in this epoch."""
         sizes = [rank.hello.world_size for rank in self.ranks.values() if rank.hello]
         size = max([*sizes, len(self.ranks)])
         groups = {
@@ -281,7 +298,7 @@ class JobState:
         return sampled_ranks(size, sorted(groups), end_ns // EPOCH_NS, self.ranks)
 
     def _announce(self, now: Now) -> list[Record]:
-        """Return topology and groups, stamped now, at a change and every 30 s."""
+        """Return topology and groups, stamped now, after a change and every 30 s."""
         again = now.mono_ns - self._announced_mono_ns >= ANNOUNCE_NS
         records: list[Record] = []
         host = self.place.host
@@ -302,6 +319,7 @@ class JobState:
         return records
 
     def _place(self, rank: RankState) -> RankPlace:
+        """Return the place of a rank."""
         hello = rank.hello
         if hello is None:
             return RankPlace(rank.rank, self.place.host)
@@ -321,11 +339,14 @@ class JobState:
 
 
 def ranks_of_event(payload: Mapping[str, Any], jobs: Iterable[JobState]) -> list[tuple[JobKey, int]]:
-    """Return the ranks that a host's event is about: they hold its GPU, or are its process; none: all of the host."""
+    """Return the (job, rank) that a host's event concerns: they use its GPU, or are its process.
+
+    None: the whole host.
+    """
     return [(state.job, rank.rank) for state in jobs for rank in state.gpus.holders(payload, state.ranks.values())]
 
 
 def announce_again(jobs: Iterable[JobState]) -> None:
-    """The host's GPUs became known, or changed: every job says anew which rank holds which."""
+    """Make every job announce its ranks' places again, because the host's GPUs changed."""
     for state in jobs:
         state.announce_places()

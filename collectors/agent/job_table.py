@@ -1,8 +1,8 @@
-"""The jobs of a host, and who may speak for them.
+"""The jobs of a host, and who may send for them.
 
-A job belongs to the user who spoke for it first, until it is over (a minute after its last process); a rank to its
-process (``owners``). What anybody else says is refused by name. A job whose processes are gone makes room for others,
-and where the table is full the user with the most jobs loses one: made-up jobs hide nobody's.
+A job belongs to the user who sent for it first, until it is over (a minute after its last process). A rank belongs to
+its process (``owners``). Datagrams of others are refused with a reason. A job whose processes are gone makes room for
+others. If the table is full, the user with the most jobs loses one, so that made-up jobs displace nobody else's.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 MAX_JOBS: Final = 64
 MAX_JOBS_A_PROCESS: Final = 8
-"""Of the running jobs of a host, so many may have come up with datagrams of one process."""
+"""Most running jobs on a host that began with datagrams of one process."""
 MAX_RANKS: Final = 256
 MAX_RANKS_A_USER: Final = 512
 TALKING_NS: Final = 10 * NS_PER_SECOND
-"""A hook speaks each second: a process that was silent for so long does not keep a new attempt out."""
+"""A hook sends something each second; a process silent for longer does not block a new attempt."""
 SILENT_NS: Final = 15 * NS_PER_SECOND
-"""In a full table a job without a step that was silent for so long makes room for another of its user."""
+"""In a full table, a job without a step that was silent for longer makes room for another job of its user."""
 
 
 class Refusal(NamedTuple):
-    """Why a datagram is not taken: a named reason, and a sentence."""
+    """Why a datagram is refused: a named reason, and a sentence."""
 
     reason: str
     text: str
@@ -49,11 +49,11 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    """The state of the job that a datagram is about.
+    """The state of a datagram's job.
 
     Attributes:
-        state: the job's.
-        is_new: whether it is the job's or the attempt's first.
+        state: state of the job.
+        is_new: whether the datagram is the first of the job or attempt.
     """
 
     state: JobState
@@ -61,10 +61,10 @@ class JobEntry:
 
 
 class JobTable:
-    """The jobs of one host by (cluster, job id)."""
+    """The jobs of one host by (cluster, job id), with the checks of who may send for them."""
 
     def __init__(self, place: HostPlace, processes: Processes, on_end: Callable[[JobState], None]) -> None:
-        """Know no job; ``on_end`` hears of each job and attempt that is forgotten."""
+        """Start without any job; ``on_end`` is called with each job or attempt that is forgotten."""
         self.jobs: dict[tuple[str, str], JobState] = {}
         self.gpus = GpuPlaces()
         self._place = place
@@ -72,7 +72,7 @@ class JobTable:
         self._on_end = on_end
 
     def enter(self, datagram: Datagram, sender: LocalSender, now: Now) -> JobEntry | Refusal:
-        """Return the state of the datagram's job; a new attempt replaces the old one."""
+        """Return the state of the datagram's job, or why it is refused; a new attempt replaces the old one."""
         job = datagram.job
         name = (job.cluster, job.job_id)
         state = self.jobs.get(name)
@@ -86,7 +86,7 @@ class JobTable:
             return Refusal("old_attempt", f"datagram of attempt {job.attempt} of {job.job_id}")
         if state is not None and job.attempt == state.job.attempt:
             return JobEntry(state, is_new=False)
-        refusal = self._room(sender, now) if state is None else self._is_busy(state, datagram, sender, now)
+        refusal = self._make_room(sender, now) if state is None else self._is_busy(state, datagram, sender, now)
         if refusal is not None:
             return refusal
         if state is not None:
@@ -96,7 +96,10 @@ class JobTable:
         return JobEntry(state, is_new=True)
 
     def claim(self, state: JobState, datagram: Datagram, sender: LocalSender) -> RankState | Refusal:
-        """Return the state of the datagram's rank, bound to the sender where it was bound to nobody who still runs."""
+        """Return the state of the datagram's rank, or why it is refused.
+
+        A rank whose process no longer runs is bound to the sender.
+        """
         number, body = datagram.rank, datagram.body
         rank = state.ranks.get(number)
         if rank is None:
@@ -120,7 +123,10 @@ class JobTable:
     def _of_family(
         self, state: JobState, rank: RankState, holder: Holder, datagram: Datagram, sender: LocalSender
     ) -> RankState | None:
-        """Return the rank where a sender may speak for it, as its holder's relative or as its next process."""
+        """Return the rank if the sender may send for it, as a relative of its process or as its next process.
+
+        Else None.
+        """
         if isinstance(datagram.body, Exit):
             may = is_family(holder, sender, self._processes) or self._may_report(holder, sender)
             return rank if may else None
@@ -134,9 +140,10 @@ class JobTable:
         return None
 
     def whose_exit(self, datagram: Datagram, body: Exit, sender: LocalSender) -> Datagram | None:
-        """Whose exit it is: a supervisor knows the environment only, the process itself may have named its job.
+        """Return an exit datagram with the job and rank of the process that ended, None if it is no rank's.
 
-        None: no rank's. It is that of a launcher, or of a worker that no rank is known to be.
+        A supervisor knows only the environment; the process itself may have named another job. No rank's are exits of
+        launchers, and of workers not known as ranks.
         """
         pid = body.pid
         for state in self.jobs.values():
@@ -146,11 +153,14 @@ class JobTable:
                     if is_family(holder, sender, self._processes) or self._may_report(holder, sender):
                         return datagram._replace(job=state.job, rank=rank.rank)
         if body.of == "worker":
-            return self._below(datagram, pid, sender)
+            return self._exit_of_descendant(datagram, pid, sender)
         return None if self._launched(datagram, body, sender) else datagram
 
-    def _below(self, datagram: Datagram, pid: int, sender: LocalSender) -> Datagram | None:
-        """Whose exit a worker's is that is no rank: a shell's is that of the one rank below it, if that is gone."""
+    def _exit_of_descendant(self, datagram: Datagram, pid: int, sender: LocalSender) -> Datagram | None:
+        """Return the exit of an unknown worker as that of the single rank that descends from it and is gone, else None.
+
+        Such a worker is, for example, a shell that started the rank.
+        """
         found = [
             (state.job, rank.rank)
             for state in self.jobs.values()
@@ -163,40 +173,43 @@ class JobTable:
         return datagram._replace(job=found[0][0], rank=found[0][1]) if len(found) == 1 else None
 
     def _launched(self, datagram: Datagram, body: Exit, sender: LocalSender) -> bool:
-        """Return whether a descendant of the process that ended is another rank than the one that it is said to be.
+        """Return whether another rank than the stated one descends from the process that ended.
 
-        The child of a supervisor that has one only is known by the supervisor too: it may have another id for us.
+        A supervisor with one child knows that child, which may have another process id for the agent.
         """
-        said = (datagram.job.cluster, datagram.job.job_id, datagram.rank)
+        identity = (datagram.job.cluster, datagram.job.job_id, datagram.rank)
         pids = {body.pid, sender.pid} - {0} if body.of == "command" else {body.pid} - {0}
         return any(
-            rank.holder is not None and not pids.isdisjoint(rank.holder.ancestors) and (*name, number) != said
+            rank.holder is not None and not pids.isdisjoint(rank.holder.ancestors) and (*name, number) != identity
             for name, state in self.jobs.items()
             for number, rank in state.ranks.items()
         )
 
     def forget(self, name: tuple[str, str]) -> None:
-        """Forget a job."""
+        """Remove a job and call ``on_end``."""
         self._on_end(self.jobs.pop(name))
 
     def forget_over(self, now: Now) -> None:
-        """Forget the jobs that are over, or never were."""
+        """Remove the jobs that are over or were never real."""
         for name, state in list(self.jobs.items()):
             if state.is_over(now):
                 self.forget(name)
 
     def _speaks_for(self, state: JobState, number: int, sender: LocalSender) -> bool:
-        """Return whether another user's process may speak for a rank: a launcher of root, a process that changed."""
+        """Return whether another user's process may send for a rank, e.g.
+
+        a launcher of root or a process that changed user.
+        """
         rank = state.ranks.get(number)
         return rank is not None and rank.holder is not None and is_family(rank.holder, sender, self._processes)
 
     @staticmethod
     def _may_report(holder: Holder, sender: LocalSender) -> bool:
-        """Return whether a user may report the exit of a process whose parents were not seen."""
+        """Return whether a user may report the exit of a process whose parents are unknown."""
         return holder.sight.life is not Life.RUNS and sender.uid == holder.sender.uid
 
     def _bind_anew(self, state: JobState, number: int, sender: LocalSender) -> RankState:
-        """A new process is the rank now."""
+        """Bind a rank to a new process and return its new state."""
         self._processes.settle(state.job, number)
         state.restart(number)
         rank = state.rank(number)
@@ -204,7 +217,7 @@ class JobTable:
         return rank
 
     def _is_busy(self, state: JobState, datagram: Datagram, sender: LocalSender, now: Now) -> Refusal | None:
-        """Refuse a new attempt of a stranger while the present one runs and speaks."""
+        """Refuse a stranger's new attempt while the present one runs and sends; None to accept it."""
         for rank in state.ranks.values():
             if rank.holder is not None and is_family(rank.holder, sender, self._processes):
                 return None
@@ -217,6 +230,7 @@ class JobTable:
         return None
 
     def _rank_room(self, state: JobState) -> Refusal | None:
+        """Return a refusal if the job or its user has too many ranks on this host, else None."""
         if len(state.ranks) >= MAX_RANKS:
             return Refusal("too_many_ranks", f"more than {MAX_RANKS} ranks of {state.job.job_id} on one host")
         mine = sum(len(other.ranks) for other in self.jobs.values() if other.sender.uid == state.sender.uid)
@@ -224,34 +238,38 @@ class JobTable:
             return Refusal("too_many_ranks", f"more than {MAX_RANKS_A_USER} ranks of user {state.sender.uid}")
         return None
 
-    def _room(self, sender: LocalSender, now: Now) -> Refusal | None:
-        """Make room for a job of a sender; None: there is room."""
+    def _make_room(self, sender: LocalSender, now: Now) -> Refusal | None:
+        """Make room for a new job of a sender; return a refusal if there is none, else None."""
         own = sum(state.sender.pid == sender.pid and state.lives(now) for state in self.jobs.values())
         if sender.pid and own >= MAX_JOBS_A_PROCESS:
             return Refusal("too_many_jobs", f"more than {MAX_JOBS_A_PROCESS} jobs by process {sender.pid}")
         if len(self.jobs) < MAX_JOBS:
             return None
-        loser = self._loser(sender, now)
-        if loser is None:
+        removed = self._job_to_remove(sender, now)
+        if removed is None:
             return Refusal("too_many_jobs", f"more than {MAX_JOBS} jobs on one host")
-        self.forget((loser.job.cluster, loser.job.job_id))
+        self.forget((removed.job.cluster, removed.job.job_id))
         return None
 
-    def _loser(self, sender: LocalSender, now: Now) -> JobState | None:
-        """Return the job that makes room: a dead one, one of the user with the most, one that never did anything."""
+    def _job_to_remove(self, sender: LocalSender, now: Now) -> JobState | None:
+        """Return the job to remove from a full table, None if there is none.
+
+        Preferred are jobs without a live process, then one of the user with the most jobs, then a silent one without
+        steps.
+        """
         states = list(self.jobs.values())
         dead = [state for state in states if not state.lives(now)]
         if dead:
-            return min(dead, key=_standing)
+            return min(dead, key=_removal_order)
         counts = Counter(state.sender.uid for state in states)
         uid, most = max(counts.items(), key=lambda item: (item[1], item[0]))
         if most > counts[sender.uid] + 1:
-            return min((state for state in states if state.sender.uid == uid), key=_standing)
+            return min((state for state in states if state.sender.uid == uid), key=_removal_order)
         limit = now.mono_ns - SILENT_NS
         silent = [s for s in states if s.sender.uid == sender.uid and not s.has_steps() and s.spoke_mono_ns() < limit]
-        return min(silent, key=_standing, default=None)
+        return min(silent, key=_removal_order, default=None)
 
 
-def _standing(state: JobState) -> tuple[bool, int]:
-    """Order jobs by how much would be lost: made steps or not, spoke how long ago."""
+def _removal_order(state: JobState) -> tuple[bool, int]:
+    """Sort key of jobs by how much their removal would lose: whether they made steps, when they last sent something."""
     return state.has_steps(), state.spoke_mono_ns()

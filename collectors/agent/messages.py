@@ -1,7 +1,7 @@
-"""The messages of the hook, as values: what ``datagrams.parse_datagram`` returns.
+"""The hook's messages as values, which ``datagrams.parse_datagram`` returns.
 
-All times are the host's clock, Unix nanoseconds, as the hook stamped them. What comes often is a tuple: a frozen
-dataclass takes twice as long to make.
+All times are the host's clock in Unix nanoseconds, as the hook stamped them. Frequent messages are tuples, because a
+frozen dataclass takes twice as long to create.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tocsin.schemas.records import CommGroup, JobKey, StepRecord
 
 Completion = tuple[str, str, int, int, int, int]
-"""A finished collective: comm_id, op_name, op_seq, msg_bytes, start_ns, end_ns; times are the host's clock. A plain
-tuple: hundreds come a second."""
+"""A finished collective: comm_id, op_name, op_seq, msg_bytes, start_ns, end_ns (host's clock). A plain tuple, because
+hundreds come a second."""
 
 
 class InFlight(NamedTuple):
@@ -37,7 +37,7 @@ class LastDone(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A rank's hook says who it is."""
+    """The introduction of a rank's hook: process, world size, GPU and parallel coordinates."""
 
     pid: int
     world_size: int
@@ -53,13 +53,13 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class GroupList:
-    """All groups of a rank."""
+    """All communication groups of a rank."""
 
     groups: tuple[CommGroup, ...]
 
 
 class StepDone(NamedTuple):
-    """A finished step with the collectives that finished in it."""
+    """A finished step with the collectives that finished during it."""
 
     record: StepRecord
     completions: tuple[Completion, ...]
@@ -67,7 +67,7 @@ class StepDone(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """The hook's sign of life."""
+    """A periodic sign of life of a hook, with its current step, phase and unfinished collectives."""
 
     step: int
     phase: str
@@ -78,7 +78,7 @@ class Beat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PhaseEdge:
-    """An announced phase begins or ends."""
+    """The begin or end of an announced phase."""
 
     phase: str
     edge: str
@@ -86,7 +86,7 @@ class PhaseEdge:
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """Loss or gradient norm is not a number any more."""
+    """A loss or gradient norm that became NaN or infinite."""
 
     step: int
     what: str
@@ -95,24 +95,24 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The hook closed in order."""
+    """The normal end of a hook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A supervisor saw the process end."""
+    """The end of a process as a supervisor saw it."""
 
     pid: int
     code: int
     signal: int
     stderr_tail: str
     of: str = ""
-    """"command": the sender's only child; "worker": one of a launcher's workers, whichever rank that is."""
+    """"command": the sender's only child. "worker": one of a launcher's workers, of whichever rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpWritten:
-    """A flight-recorder dump lies on disk."""
+    """A Flight Recorder dump that a hook wrote to disk."""
 
     path: str
     request_id: str
@@ -128,8 +128,8 @@ class Datagram(NamedTuple):
     Attributes:
         job: the job that it names.
         rank: global rank.
-        ts_ns: when it was sent, by the host's clock.
-        body: the rest, by type.
+        ts_ns: time when it was sent, host's clock.
+        body: the message itself; its type says which.
     """
 
     job: JobKey

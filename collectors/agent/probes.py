@@ -1,10 +1,10 @@
-"""Answers to the engine's questions: a rank's Flight Recorder, the ring of raw collectives.
+"""Answers to the engine's probes: a rank's Flight Recorder dump, the ring of raw collectives.
 
-An empty payload says that there is no answer (no hook, no dump in time, too large).
-A dump's file is named by the training process, which may belong to anybody: it is
-read only below the agent's own folder of dumps, over no link, and where it is a plain
-file of the sender's own, so that no hook can make the agent hand out its own files or
-others'. The user alone would not do: in a container root is the host's root.
+An empty payload means that there is no answer (no hook, no dump in time, too large).
+
+A dump's file is named by the training process, which any user may run. It is read only below the agent's own
+dump folder, without following links, and only if it is a regular file of the sender. So no hook can make the agent
+reveal its own or others' files. The user check alone is not enough: root in a container is the host's root.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_PENDING: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A dump that a hook was asked for."""
+    """A dump requested from a hook."""
 
     job: JobKey
     rank: int
@@ -49,7 +49,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _FromDisk:
-    """A dump that was read."""
+    """The content of a dump, or an empty answer."""
 
     job: JobKey
     rank: int
@@ -58,10 +58,16 @@ class _FromDisk:
 
 
 class ProbeHandler:
-    """Takes probes and dumps, gives ``ProbeAnswer`` records. Used by the agent's main thread."""
+    """Turns probes and dumps into ``ProbeAnswer`` records; used by the agent's main thread."""
 
     def __init__(self, core: AgentCore, wake: Callable[[], None], dump_folder: str = "") -> None:
-        """Read dumps below ``dump_folder`` only ("": only those that were asked for)."""
+        """Prepare to read dumps below ``dump_folder`` only ("": only requested ones).
+
+        Args:
+            core: the agent's jobs.
+            wake: wakes the main thread when a dump was read.
+            dump_folder: folder of dumps that hooks write without a request.
+        """
         self._core = core
         self._wake = wake
         self._folders = DumpFolders(dump_folder)
@@ -72,12 +78,12 @@ class ProbeHandler:
         self._readers = 0
 
     def take(self) -> list[ProbeAnswer]:
-        """Return the answers that are ready."""
+        """Remove and return the answers that are ready."""
         out, self._out = self._out, []
         return out
 
     def on_probe(self, probe: Probe, now: Now) -> None:
-        """Take a question of the engine."""
+        """Process a probe of the engine: answer it, or ask the hooks concerned for a dump."""
         if probe.probe not in get_args(ProbeKind):
             log.warning("unknown probe", extra={"probe": probe.probe, "request_id": probe.request_id})
             return
@@ -93,7 +99,7 @@ class ProbeHandler:
                 self._answer(_FromDisk(state.job, probe.rank, probe.request_id, b""), probe.probe, now)
 
     def on_dump(self, datagram: Datagram, dump: DumpWritten, uid: int) -> None:
-        """Take a hook's word that a dump lies on disk; it is read in a thread (a disk may hang)."""
+        """Process a hook's message about a dump on disk; it is read in a thread, because a disk may hang."""
         request_id = STUCK_DUMP
         if dump.why == "probe":
             request_id = dump.request_id
@@ -110,7 +116,7 @@ class ProbeHandler:
         threading.Thread(target=self._read_dump, args=entry, name="read-dump", daemon=True).start()
 
     def on_time(self, now: Now) -> None:
-        """Hand out what was read, and give up what did not come."""
+        """Queue answers for dumps that were read, and empty ones for requests that timed out."""
         while self._read:
             self._readers -= 1
             self._answer(self._read.popleft(), "flight_recorder", now)
@@ -120,10 +126,11 @@ class ProbeHandler:
             self._answer(_FromDisk(item.job, item.rank, item.request_id, b""), "flight_recorder", now)
 
     def close(self) -> None:
-        """Remove the folder of what was asked for where it is empty."""
+        """Remove the folder for requested dumps if it is empty."""
         self._folders.close()
 
     def _answer_ring(self, state: JobState, probe: Probe, now: Now) -> None:
+        """Queue the answer with a job's ring of collectives."""
         try:
             payload = encode(state.ring_batch(probe.rank, now))
         except FieldError as error:
@@ -132,6 +139,7 @@ class ProbeHandler:
         self._answer(_FromDisk(state.job, probe.rank, probe.request_id, payload), "ring", now)
 
     def _ask_hooks(self, state: JobState, probe: Probe, now: Now) -> None:
+        """Ask the hooks of the probed ranks for a dump; queue empty answers for those that cannot be asked."""
         for number, rank in state.ranks.items():
             if probe.rank not in {-1, number}:
                 continue
@@ -142,7 +150,7 @@ class ProbeHandler:
                 self._answer(_FromDisk(state.job, number, probe.request_id, b""), "flight_recorder", now)
 
     def _ask(self, reply: str, request_id: str) -> bool:
-        """Send a request to a hook's socket; a full or dead one is no."""
+        """Send a dump request to a hook's socket; return whether it was accepted."""
         try:
             folder = self._folders.asked()
         except OSError as error:
@@ -159,6 +167,7 @@ class ProbeHandler:
         return True
 
     def _read_dump(self, datagram: Datagram, dump: DumpWritten, request_id: str, uid: int) -> None:
+        """Read a dump and hand it to the main thread; runs in a thread of its own."""
         payload = b""
         try:
             payload = self._folders.read(dump.path, uid, MAX_ANSWER_BYTES)
@@ -170,6 +179,7 @@ class ProbeHandler:
         self._wake()
 
     def _answer(self, found: _FromDisk, kind: ProbeKind | str, now: Now) -> None:
+        """Queue an answer; one that is too large becomes empty."""
         payload = found.payload
         if len(payload) > MAX_ANSWER_BYTES:
             log.warning("answer too large", extra={"probe": kind, "size_bytes": len(payload)})
@@ -182,10 +192,12 @@ class ProbeHandler:
 
 
 def _meant(state: JobState, probe: Probe) -> bool:
+    """Return whether a probe concerns this job and one of its ranks."""
     if probe.job is not None and probe.job != (state.job.cluster, state.job.job_id, state.job.attempt):
         return False
     return probe.rank == -1 or probe.rank in state.ranks
 
 
 def _is_answer(asked: _Asked, datagram: Datagram, request_id: str) -> bool:
+    """Return whether a dump message answers this request."""
     return asked.job == datagram.job and asked.rank == datagram.rank and asked.request_id == request_id

@@ -1,7 +1,7 @@
-"""What the agent knows about one rank.
+"""The agent's state of one rank.
 
-Stamps of the hook are turned into monotonic time on arrival, so that a jump of
-the wall clock makes no step overdue.
+The hook's stamps are converted to monotonic time on arrival, so that a jump of the wall clock makes no step
+overdue.
 """
 
 from __future__ import annotations
@@ -27,28 +27,32 @@ from tocsin.schemas.records import NS_PER_SECOND, CommGroup
 
 MEDIAN_STEPS: Final = 31
 MIN_STEPS: Final = 5
-"""With fewer steps than this nothing is odd: the first steps are always slow."""
+"""Least number of steps before one can be unusually slow; the first steps are always slow."""
 ODD_RATIO: Final = 1.3
 ODD_SECONDS: Final = 0.020
 UNSEEN_NS: Final = 60 * NS_PER_SECOND
-"""A process that cannot be seen counts as running until its hook was silent for so long."""
+"""How long an invisible process counts as running after its hook's last datagram."""
 
 
 class RecentSteps:
-    """What the last steps and their phases took, to tell a time that is far above its own median."""
+    """The durations of the last steps and their phases, and the test for one far above its own median."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start without any step."""
         self._recent: deque[tuple[float | None, ...]] = deque(maxlen=MEDIAN_STEPS)
         self._least: list[float] = []
 
     def median_seconds(self, place: int) -> float:
-        """Return the median of one time (the upper one of two), 0 without values."""
+        """Return the median of one duration (the upper one of two), 0 without values.
+
+        Args:
+            place: index of the duration; 0 is the whole step.
+        """
         known = self._sorted(place)
         return known[len(known) // 2] if known else 0.0
 
     def add(self, times: tuple[float | None, ...]) -> bool:
-        """Take the times of a step (None = not measured); return whether one of them is odd."""
+        """Add the durations of a step (None = not measured); return whether one of them is unusually long."""
         odd = False
         least = self._least or [inf] * len(times)
         for place, value in enumerate(times):
@@ -65,14 +69,15 @@ class RecentSteps:
         return odd
 
     def _sorted(self, place: int) -> list[float]:
+        """Return the known values of one duration in ascending order."""
         return sorted([value for times in self._recent if (value := times[place]) is not None])
 
 
 class RankState:
-    """One rank of one attempt of a job. ``*_mono_ns`` are monotonic, 0 = never."""
+    """State of one rank of one attempt of a job; ``*_mono_ns`` are monotonic times, 0 = never."""
 
     def __init__(self, rank: int) -> None:
-        """Know the number only."""
+        """Start with the rank's number only."""
         self.rank = rank
         self.hello: Hello | None = None
         self.holder: Holder | None = None
@@ -96,29 +101,29 @@ class RankState:
         self._finished_step = -1
 
     def spoke(self, now: Now) -> None:
-        """Note a sign of life; the first one starts the patience for the first step."""
+        """Note a datagram's time; the first one starts the time limit for the first step."""
         self.spoke_mono_ns = now.mono_ns
         self.since_mono_ns = self.since_mono_ns or now.mono_ns
 
     def end(self, how: str, now: Now) -> None:
-        """Training is over for it: ``bye``, ``exit`` or ``gone`` (an exit says more than a bye)."""
+        """Note that the rank ended, by ``bye``, ``exit`` or ``gone``."""
         self.ended = how
         self.ended_mono_ns = now.mono_ns
 
     def lives(self, now: Now) -> bool:
-        """Return whether its process runs, as far as can be known."""
+        """Return whether the rank's process runs, as far as can be known."""
         if self.ended or self.holder is None or self.holder.sight.life is Life.GONE:
             return False
         return self.holder.sight.life is Life.RUNS or now.mono_ns - self.spoke_mono_ns < UNSEEN_NS
 
     def median_step_seconds(self) -> float:
-        """Return the median duration of its last steps, 0 before the first."""
+        """Return the median duration of the last steps, 0 before the first."""
         return self._recent.median_seconds(0)
 
     def on_step(self, datagram: Datagram, done: StepDone, now: Now) -> bool:
-        """Take a finished step; return whether it is odd.
+        """Process a finished step; return whether it was unusually slow.
 
-        Odd: the step or one of its phases took over 1.3 times its own running median and 20 ms more.
+        That is, the step or one of its phases took over 1.3 times its own running median plus 20 ms.
         """
         record = done.record
         self.step_count += 1
@@ -150,7 +155,10 @@ class RankState:
         )
 
     def on_beat(self, datagram: Datagram, beat: Beat, now: Now) -> None:
-        """Take a beat: where the rank stands. A beat that a later step has overtaken moves nothing back."""
+        """Process a beat: current step, phase and unfinished collectives.
+
+        A beat older than the last step changes none of these.
+        """
         self.beat_mono_ns = now.mono_ns
         for item in beat.last:
             known = self.last.get(item.comm_id)
@@ -170,7 +178,7 @@ class RankState:
             self.since_mono_ns = _mono(beat.step_ns, datagram, now)
 
     def on_phase(self, edge: PhaseEdge, now: Now) -> None:
-        """Take an announced phase's edge; the patience for the step starts anew at its end."""
+        """Process the begin or end of an announced phase; the time limit for the step starts again at its end."""
         if edge.edge == "begin":
             self.open_phases[edge.phase] = now.mono_ns
         else:
@@ -178,11 +186,11 @@ class RankState:
             self.since_mono_ns = now.mono_ns
 
     def is_announced(self) -> bool:
-        """Return whether a checkpoint, an evaluation or a compilation is going on (its begin may be lost)."""
+        """Return whether a checkpoint, an evaluation or a compilation is in progress, also if its begin was lost."""
         return bool(self.open_phases) or self.phase in ANNOUNCED_PHASES
 
     def oldest_inflight(self) -> dict[str, InFlight]:
-        """Return per communicator the unfinished operation that was entered first."""
+        """Return, for each communicator, the unfinished operation that was entered first."""
         oldest: dict[str, InFlight] = {}
         for item in self.inflight:
             known = oldest.get(item.comm_id)
@@ -191,7 +199,7 @@ class RankState:
         return oldest
 
     def _finished(self, item: InFlight) -> bool:
-        """Return whether a completion that is known says that this operation is over."""
+        """Return whether a known completion shows that this operation is finished."""
         last = self.last.get(item.comm_id)
         if last is None:
             return False
@@ -201,5 +209,5 @@ class RankState:
 
 
 def _mono(then_ns: int, datagram: Datagram, now: Now) -> int:
-    """Return the monotonic time of a stamp of the hook, from its distance to the datagram's own stamp."""
+    """Return the monotonic time of a hook's stamp, from its distance to the datagram's own stamp."""
     return now.mono_ns - max(0, datagram.ts_ns - then_ns)

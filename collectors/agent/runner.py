@@ -1,6 +1,6 @@
-"""Runs collectors: each in a thread of its own, so that one that raises or hangs harms no other.
+"""Supervised execution of collectors, each in a thread of its own, so that a failing or hanging one affects no other.
 
-This is the supervising loop of the agent: the one place with a broad ``except``.
+This is the agent's supervising loop, the one place with a broad ``except``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CollectorReport:
-    """How the last call of one collector went.
+    """The outcome of one collector's last call.
 
     Attributes:
-        ok: it gave something, or said that there is nothing here.
-        seconds: how long it took; of a hung one, how long it has been going on.
+        ok: whether it returned a reading, or reported that its source does not exist.
+        seconds: duration of the call; for a hung one, its duration so far.
         reason: "" or a short name: ``nothing_here``, ``hung``, an error's reason or class.
     """
 
@@ -35,20 +35,20 @@ class CollectorReport:
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form that ``HostStatus.collectors`` carries."""
+        """Return the report as a JSON object for ``HostStatus.collectors``."""
         return {"ok": self.ok, "seconds": round(self.seconds, 6), "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """What the runners need from the agent.
+    """What the collectors' runners need from the agent.
 
     Attributes:
-        stamp_ns: the agent's time, Unix nanoseconds.
-        mono_ns: monotonic nanoseconds.
-        deliver: takes (collector's name, tick in Unix nanoseconds, reading); called in the
-            collector's thread, must not block.
-        deadline_seconds: a call that takes longer is reported as hung.
+        stamp_ns: returns the agent's time, Unix nanoseconds.
+        mono_ns: returns monotonic nanoseconds.
+        deliver: receives (collector's name, tick in Unix nanoseconds, reading); called in the collector's thread, must
+            not block.
+        deadline_seconds: duration after which a call is reported as hung.
     """
 
     stamp_ns: Callable[[], int]
@@ -58,14 +58,13 @@ class Supervision:
 
 
 class CollectorRunner:
-    """Calls one collector on its period.
+    """Calls one collector periodically in a thread of its own.
 
-    A call that does not return is not repeated: its thread waits in it. When it
-    returns after all, its reading is delivered and the next call is made in time.
+    A call that does not return is not repeated. If it returns after all, its reading is delivered and calls continue.
     """
 
     def __init__(self, collector: Collector, supervision: Supervision, delay_ns: int = 0) -> None:
-        """Prepare; ``start`` starts the thread, which calls so long after each tick."""
+        """Prepare the thread; ``start`` starts it. Calls are made ``delay_ns`` after each tick."""
         self.name = collector.name
         self._delay_ns = delay_ns
         self._collector = collector
@@ -73,20 +72,20 @@ class CollectorRunner:
         self._stopping = False
         self._report = CollectorReport(ok=True, seconds=0.0, reason="not_run_yet")
         self._busy_since_ns = 0
-        self._said = ""
+        self._last_logged_reason = ""
         # daemon: a hung collector must not keep the agent from its exit
         self._thread = threading.Thread(target=self._run, name=f"collect-{self.name}", daemon=True)
 
     def start(self) -> None:
-        """Start calling."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Make no further call; does not wait for a running one, nor for the thread, which ends at its next tick."""
+        """Make no further call. Neither a running call nor the thread, which ends at its next tick, is waited for."""
         self._stopping = True
 
     def report(self) -> CollectorReport:
-        """Return how the last call went, or that the present one hangs."""
+        """Return the outcome of the last call, or that the present one hangs."""
         busy_since_ns = self._busy_since_ns
         if busy_since_ns:
             seconds = (self._supervision.mono_ns() - busy_since_ns) / 1e9
@@ -96,11 +95,12 @@ class CollectorRunner:
         return self._report
 
     def skipped(self) -> dict[str, int]:
-        """Return what the collector passed over since start, by reason."""
+        """Return the collector's counts of skipped items since start, by reason."""
         found = getattr(self._collector, "skipped", None)
         return dict(found) if isinstance(found, Mapping) else {}
 
     def _run(self) -> None:
+        """Call the collector at each tick until ``stop``."""
         period_ns = round(self._collector.period_seconds * 1e9)
         tick = 0
         while True:
@@ -115,7 +115,7 @@ class CollectorRunner:
             self.call(tick * period_ns)
 
     def call(self, tick_ns: int) -> None:
-        """Make one call and keep how it went."""
+        """Make one call, keep its outcome and deliver its reading."""
         started_ns = self._busy_since_ns = self._supervision.mono_ns()
         reason, ok, reading = "", True, None
         try:
@@ -130,22 +130,22 @@ class CollectorRunner:
         self._report = CollectorReport(ok, seconds, reason)
         self._busy_since_ns = 0
         if ok:
-            self._said = ""
+            self._last_logged_reason = ""
         if reading:
             self._supervision.deliver(self.name, tick_ns, reading)
 
     def _say(self, reason: str, text: str) -> None:
-        """Log a failure when it is another than the last one."""
-        if reason != self._said:
-            self._said = reason
+        """Log a failure unless it has the same reason as the last one."""
+        if reason != self._last_logged_reason:
+            self._last_logged_reason = reason
             log.error("collector failed", extra={"collector": self.name, "reason": reason, "error": text})
 
 
 def checked(reading: object) -> Reading:
-    """Return a reading that nothing after its collector stumbles over: plain floats, events that can be sent.
+    """Return a collector's reading with all values checked: plain floats, events that can be encoded.
 
     Raises:
-        TocsinError: it is none; any other exception says the same.
+        TocsinError: the reading is invalid; other exceptions mean the same.
     """
     if not isinstance(reading, Reading):
         raise CollectorError(f"collect() returned {str(reading)[:80]!r} ({type(reading).__name__}): must be a Reading")
@@ -153,16 +153,18 @@ def checked(reading: object) -> Reading:
         return reading
     gpus = {_text(uuid): _floats(values) for uuid, values in reading.gpus.items()}
     places = {_text(uuid): _place(place) for uuid, place in reading.places.items()}
-    return Reading(_floats(reading.host), gpus, tuple(_sendable(sighting) for sighting in reading.events), places)
+    return Reading(_floats(reading.host), gpus, tuple(_sendable(event) for event in reading.events), places)
 
 
 def _place(place: object) -> GpuPlace:
+    """Return the value if it is a ``GpuPlace``; raise ``CollectorError`` otherwise."""
     if not isinstance(place, GpuPlace):
         raise CollectorError(f"a place of type {type(place).__name__}: must be a GpuPlace")
     return place
 
 
 def _floats(values: Mapping[str, float]) -> dict[str, float]:
+    """Return metric name -> float; raise ``CollectorError`` for a name or value of another type."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, str | bytes):
@@ -172,15 +174,16 @@ def _floats(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _text(name: object) -> str:
+    """Return the value if it is a text; raise ``CollectorError`` otherwise."""
     if not isinstance(name, str):
         raise CollectorError(f"{str(name)[:80]!r} is a name of type {type(name).__name__}: must be a text")
     return name
 
 
-def _sendable(sighting: object) -> HostEvent:
-    """Events are rare: one is encoded here to see whether it can be, where it is its collector's failure."""
-    if not isinstance(sighting, HostEvent):
-        raise CollectorError(f"an event of type {type(sighting).__name__}: must be a Sighting")
-    job = JobKey("cluster", "job") if sighting.job is None else sighting.job
-    encode(Event(job, "host", 0, sighting.rank, sighting.source, sighting.name, sighting.severity, sighting.payload))
-    return sighting
+def _sendable(event: object) -> HostEvent:
+    """Return an event after a trial encoding, so that an invalid one counts as its collector's failure."""
+    if not isinstance(event, HostEvent):
+        raise CollectorError(f"an event of type {type(event).__name__}: must be a Sighting")
+    job = JobKey("cluster", "job") if event.job is None else event.job
+    encode(Event(job, "host", 0, event.rank, event.source, event.name, event.severity, event.payload))
+    return event

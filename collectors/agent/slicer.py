@@ -1,4 +1,4 @@
-"""Slice boundaries of the wall clock, and frames cut on them."""
+"""Slice boundaries of the wall clock, and the cutting of samples into frames at them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tocsin.schemas.records import NS_PER_SECOND
 METRIC_SLICE_SECONDS: Final = 5
 TICKS_A_SLICE: Final = 5
 BEFORE_END_NS: Final = 1_000_000
-"""A record that belongs to a slice is stamped this long before its end."""
+"""How long before the end of its slice a record is stamped."""
 SPREAD_MS: Final = 500
 MAX_CATCH_UP_NS: Final = 10 * NS_PER_SECOND
 _NAN: Final = math.nan
 
 
 def spread_ns(host: str) -> int:
-    """Return how long after a boundary this host sends: a hash spreads hosts over half a second."""
+    """Return the delay after a boundary at which this host sends; a hash spreads hosts over half a second."""
     return zlib.crc32(host.encode()) % SPREAD_MS * 1_000_000
 
 
@@ -35,7 +35,7 @@ def metric_slice_ns(period_seconds: float) -> int:
     (5000000000, 5000000000, 150000000000)
 
     Raises:
-        ConfigError: slices would not begin on whole seconds, or not hold whole ticks.
+        ConfigError: slices would not begin on whole seconds or not hold whole ticks.
     """
     tick_ns = round(period_seconds * 1e9) if 0 < period_seconds < 86_400 else 0  # NaN fails it, too
     if tick_ns <= 0:
@@ -47,17 +47,17 @@ def metric_slice_ns(period_seconds: float) -> int:
 
 
 class Boundaries:
-    """Says which whole seconds have passed. Survives clocks that jump."""
+    """Determines which whole seconds have passed; robust against clock jumps."""
 
     def __init__(self, delay_ns: int) -> None:
-        """Begin with the first call; ``delay_ns`` after a boundary it counts as passed."""
+        """Start at the first call of ``due``; a boundary counts as passed ``delay_ns`` after it."""
         self._delay_ns = delay_ns
         self._done_ns = 0
 
     def due(self, now_ns: int) -> list[int]:
         """Return the boundaries that passed since the last call, oldest first.
 
-        After a jump, or a sleep of more than ten seconds, only the latest.
+        After a jump or a sleep of more than ten seconds, only the latest is returned.
         """
         latest = (now_ns - self._delay_ns) // NS_PER_SECOND * NS_PER_SECOND
         done, self._done_ns = self._done_ns, latest
@@ -70,20 +70,20 @@ class Boundaries:
         return list(range(done + NS_PER_SECOND, latest + 1, NS_PER_SECOND))
 
     def wait_seconds(self, now_ns: int) -> float:
-        """Return how long it is to the next boundary."""
+        """Return the time to the next boundary, seconds."""
         return (NS_PER_SECOND - (now_ns - self._delay_ns) % NS_PER_SECOND) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class CutFrame:
-    """The matrices of one slice, before they are given to jobs.
+    """The metric matrices of one slice, before they are assigned to jobs.
 
     Attributes:
-        first_tick_ns: the slice's start.
+        first_tick_ns: start of the slice.
         tick_count: samples per series.
         host_matrix: little-endian float32, (host metrics, ticks).
         gpu_matrices: GPU uuid -> little-endian float32, (GPU metrics, ticks).
-        is_empty: no sample came.
+        is_empty: whether no sample arrived.
     """
 
     first_tick_ns: int
@@ -93,15 +93,15 @@ class CutFrame:
     is_empty: bool
 
     def gpu_matrix(self, uuids: Iterable[str]) -> bytes:
-        """Return the matrix of several GPUs in the given order."""
+        """Return the matrices of several GPUs one after the other, in the given order."""
         return b"".join(self.gpu_matrices[uuid] for uuid in uuids)
 
 
 class FrameCutter:
-    """Gathers samples tick by tick and gives the matrices of a slice at its end."""
+    """Collects samples by tick and returns the matrices of a slice at its end."""
 
     def __init__(self, tick_ns: int, slice_ns: int) -> None:
-        """Take ticks of ``tick_ns`` in slices of ``slice_ns``."""
+        """Create a cutter for ticks of ``tick_ns`` in slices of ``slice_ns``."""
         self._tick_ns = tick_ns
         self._slice_ns = slice_ns
         self._host: dict[int, dict[str, float]] = {}
@@ -110,7 +110,7 @@ class FrameCutter:
         self.late_count = 0
 
     def add(self, tick_ns: int, host: Mapping[str, float], gpus: Mapping[str, Mapping[str, float]]) -> None:
-        """Take the samples of one tick; one whose slice is cut already is counted as late."""
+        """Add the samples of one tick; those of a slice that is already cut are counted as late."""
         tick_ns = (tick_ns + self._tick_ns // 2) // self._tick_ns * self._tick_ns
         if tick_ns < self._cut_ns:
             self.late_count += 1
@@ -120,7 +120,7 @@ class FrameCutter:
             self._gpus.setdefault(tick_ns, {}).setdefault(uuid, {}).update(values)
 
     def cut(self, end_ns: int) -> CutFrame:
-        """Return the slice that ends at ``end_ns``, and forget what is older."""
+        """Return the slice that ends at ``end_ns``, and drop older samples."""
         start_ns = end_ns - self._slice_ns
         ticks = range(start_ns, end_ns, self._tick_ns)
         host = [self._host.get(tick, {}) for tick in ticks]
@@ -142,14 +142,14 @@ class FrameCutter:
         return frame
 
     def clock_jumped(self) -> None:
-        """Forget everything: the samples' ticks are of another clock now."""
+        """Drop all samples, because their ticks belong to the clock before the jump."""
         self._host.clear()
         self._gpus.clear()
         self._cut_ns = 0
 
 
 def _matrix(ticks: list[dict[str, float]], names: list[str]) -> bytes:
-    """Return little-endian float32, (names, ticks); NaN where there is no sample."""
+    """Return little-endian float32, shape (names, ticks); NaN where there is no sample."""
     values = array("f", [tick.get(name, _NAN) for name in names for tick in ticks])
     if sys.byteorder == "big":
         values.byteswap()

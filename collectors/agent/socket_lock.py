@@ -1,7 +1,7 @@
-"""One agent a socket: a lock file beside it, ``PATH.lock``, that holds the process id of who listens.
+"""Exclusive use of the agent's socket path: a lock file ``PATH.lock`` with the listener's process id.
 
-The kernel frees the lock with its process, however that ends. The file is its owner's alone, so that nobody else can
-hold the lock and keep an agent from its place.
+The kernel releases the lock when its process ends, in whatever way. Only the owner may open the file, so that nobody
+else can hold the lock and keep an agent from starting.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Final
 from tocsin.schemas.private_files import open_private
 
 _TRIES: Final = 8
-"""Whoever holds the lock may remove its file between the opening and the locking of it."""
+"""Attempts to take the lock; its holder may remove the file between opening and locking."""
 
 
 class SocketLock:
-    """The right to listen at a path."""
+    """The exclusive right to listen at a path."""
 
     def __init__(self, path: str) -> None:
-        """Hold nothing yet."""
+        """Prepare without taking the lock."""
         self._path = f"{path}.lock"
         self._socket_path = path
         self._descriptor = -1
 
     def take(self) -> str:
-        """Take the lock, or see that it is still held.
+        """Take the lock, or verify that it is still held.
 
         Returns:
-            Who holds it, "" = this object does.
+            Who else holds it, "" if this object does.
 
         Raises:
-            OSError: there can be no lock file.
+            OSError: no lock file can be created.
         """
         for _ in range(_TRIES):
             if self._descriptor >= 0 and self._is_there():
@@ -62,7 +62,7 @@ class SocketLock:
         return "" if self._descriptor >= 0 and self._is_there() else "another agent"
 
     def release(self) -> None:
-        """Give it back; its file goes where it is still this lock's."""
+        """Release the lock and remove its file if it is still this lock's."""
         if self._descriptor >= 0 and self._is_there():
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -78,18 +78,20 @@ class SocketLock:
         return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
     def _drop(self) -> None:
+        """Close the lock file's descriptor, which releases the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def _holder(descriptor: int) -> str:
+    """Return the process that a lock file names, as text."""
     text = os.pread(descriptor, 32, 0).strip()
     return f"process {text.decode()}" if text.isdigit() else "another agent"
 
 
 def listens(path: str) -> bool:
-    """Return whether some process listens at the path of a unix socket, of whatever kind."""
+    """Return whether a process listens at the path of a unix socket of any type."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
         asking.setblocking(False)
         try:

@@ -1,8 +1,8 @@
-"""Stalls: a rank whose current step is overdue.
+"""Detection of stalls: a rank whose current step is overdue.
 
-Overdue: it takes longer than ``max(2 s, 4 x median step)``; before the first
-finished step, and between two steps (the hook says that none is open), longer than
-30 s. Never while an announced phase is open or after the rank ended.
+A step is overdue if it takes longer than ``max(2 s, 4 x median step)``. Before the first finished step, and between
+two steps (the hook reports none open), the limit is 30 s. No step is overdue while an announced phase is open or after
+the rank ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STILL_SECONDS: Final = 10.0
 
 @dataclass(slots=True)
 class _Open:
-    """A stall that was announced."""
+    """A stall that was reported as begun."""
 
     where: tuple[str, bool]
     step: int
@@ -29,14 +29,14 @@ class _Open:
 
 
 class StallWatch:
-    """Turns one rank's state into the payloads of ``stall`` events."""
+    """Detects the stalls of one rank and builds the payloads of ``stall`` events."""
 
     def __init__(self) -> None:
-        """Nothing is stalled yet."""
+        """Start without a stall."""
         self._open: _Open | None = None
 
     def look(self, rank: RankState, mono_ns: int) -> dict[str, Any] | None:
-        """Return the payload of the event to send now, None = nothing to say."""
+        """Return the payload of the ``stall`` event to send now, None for no event."""
         overdue = self._overdue(rank, mono_ns)
         known = self._open
         if known is None:
@@ -57,6 +57,7 @@ class StallWatch:
 
     @staticmethod
     def _overdue(rank: RankState, mono_ns: int) -> bool:
+        """Return whether the rank's current step is overdue."""
         floor = FLOOR_SECONDS if rank.step_count and rank.in_step else FIRST_STEP_SECONDS
         seconds = (mono_ns - rank.since_mono_ns) / 1e9
         if seconds <= floor or rank.ended or rank.is_announced() or not rank.since_mono_ns:
@@ -65,12 +66,14 @@ class StallWatch:
 
 
 def _where(rank: RankState) -> tuple[str, bool]:
+    """Return the phase of a rank, and whether it is in a collective."""
     return rank.phase, bool(rank.inflight) or rank.phase == "communication"
 
 
 def _payload(
     edge: str, rank: RankState, where: tuple[str, bool], step: int, since_mono_ns: int, mono_ns: int
 ) -> dict[str, Any]:
+    """Build the payload of a ``stall`` event; ``edge``: ``begin``, ``change``, ``still`` or ``end``."""
     # Without a beat so far its age is counted from the first word of the hook
     alive_ns = rank.beat_mono_ns or rank.spoke_mono_ns
     return {

@@ -1,4 +1,4 @@
-"""What the agent's core counts."""
+"""Counters of the agent's core."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 MAX_TEXTS: Final = 32
-"""So many different texts of a reason are logged: a flood of one hides no other."""
+"""Most different texts logged for one reason, so that a flood of one reason hides no other."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counters since start, by label."""
+    """Counters since start, by label: datagrams, dead letters, events."""
 
     datagrams: Counter[str] = field(default_factory=Counter)
     dead_letters: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
-    _said: dict[str, set[str]] = field(default_factory=dict)
+    _logged_texts: dict[str, set[str]] = field(default_factory=dict)
 
     def dead_letter(self, reason: str, text: str) -> None:
-        """Count a message that is not as agreed; each text is logged once."""
+        """Count an invalid message under its reason; each different text is logged once."""
         self.dead_letters[reason] += 1
-        said = self._said.setdefault(reason, set())
-        if text not in said and len(said) < MAX_TEXTS:
-            said.add(text)
+        logged = self._logged_texts.setdefault(reason, set())
+        if text not in logged and len(logged) < MAX_TEXTS:
+            logged.add(text)
             log.warning("dead letter", extra={"reason": reason, "error": text})

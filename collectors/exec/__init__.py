@@ -1,1 +1,1 @@
-"""``tocsin exec``: a program's exit code, signal and last words."""
+"""``tocsin exec``: runs a program and reports its exit code, signal and last error output."""

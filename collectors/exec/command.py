@@ -1,4 +1,4 @@
-"""Run a training command and tell the agent how it ended: exit code, signal, last lines of stderr."""
+"""Run a training command and report its end to the agent: exit code, signal, last lines of stderr."""
 
 import contextlib
 import json
@@ -16,13 +16,13 @@ from tocsin.collectors.exec.launcher_lines import WorkerEnds
 from tocsin.collectors.hook._places import may_speak_to
 
 Sockets = str | tuple[str, ...]
-"""Where the agent listens: one path, or several that are tried in this order."""
+"""Path of the agent's socket, or several paths that are tried in this order."""
 
 TAIL_BYTES = 4096
 RETRY_SECONDS = 0.1
 PATIENCE_SECONDS = 2.0
 WORKER_PATIENCE_SECONDS = 0.2
-"""The command's stderr waits meanwhile."""
+"""How long the report of a worker's end is retried; the command's stderr is not forwarded meanwhile."""
 DRAIN_SECONDS = 2.0
 SIGNAL_EXIT_BASE = 128
 
@@ -38,14 +38,14 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 
 class StderrTail:
-    """A thread that passes a stream on, untouched, and keeps its end.
+    """A thread that forwards a stream unchanged and keeps its end.
 
     Args:
-        source_fd: where to read; closed at the end of the stream.
-        sink_fd: where to pass it on; None: nowhere. When the sink breaks, reading goes on, so that
+        source_fd: descriptor to read; closed at the end of the stream.
+        sink_fd: descriptor to write to, None for none. If writing fails, reading continues, so that
             the writer never blocks.
-        limit_bytes: how much to keep.
-        on_data: is called with all that was passed on.
+        limit_bytes: bytes to keep.
+        on_data: called with all data that was read.
     """
 
     def __init__(
@@ -63,19 +63,20 @@ class StderrTail:
         self._thread = threading.Thread(target=self._run, name="tocsin-stderr", daemon=True)
 
     def start(self) -> Self:
-        """Begin to read."""
+        """Start reading and return this object."""
         self._thread.start()
         return self
 
     def join(self, timeout_seconds: float | None = None) -> None:
-        """Wait for the end of the stream; a grandchild that holds it open may never let it come."""
+        """Wait for the end of the stream, which a grandchild may hold open forever."""
         self._thread.join(timeout_seconds)
 
     def text(self) -> str:
-        """Return the last lines so far, whole ones where they fit, at most ``limit_bytes`` of UTF-8."""
+        """Return the last lines so far, whole ones if possible, at most ``limit_bytes`` of UTF-8."""
         return last_lines(self._kept, self._limit_bytes)
 
     def _run(self) -> None:
+        """Read until the end of the stream."""
         while data := os.read(self._source_fd, 65536):
             self._kept = (self._kept + data)[-2 * self._limit_bytes :]
             self._pass_on(data)
@@ -83,6 +84,7 @@ class StderrTail:
         os.close(self._source_fd)
 
     def _pass_on(self, data: bytes) -> None:
+        """Write data to the sink; after a failed write nothing more is forwarded."""
         view = memoryview(data)
         while view and self._sink_fd is not None:
             try:
@@ -118,18 +120,18 @@ def send_exit(
     returncode: int,
     stderr_tail: str,
 ) -> bool:
-    """Tell the agent that a process is gone; True if its socket took the news.
+    """Report the end of a process to the agent; return whether its socket accepted the report.
 
-    It is tried again for ``PATIENCE_SECONDS``, as nobody else will say it.
+    It is retried for ``PATIENCE_SECONDS``, because nobody else reports it.
 
     Args:
-        agent_sockets: the agent's datagram socket, or several: the first at which somebody listens.
+        agent_sockets: path of the agent's socket, or several; the first one with a listener is used.
         job: ``(cluster, job_id, attempt)``.
         rank: global rank of the process.
-        pid: its process id.
-        returncode: as ``subprocess`` gives it: negative for a signal. A signal is sent as ``signal``
-            and, as shells do, as ``code`` 128 + signal: 0 means success and nothing else does.
-        stderr_tail: its last lines.
+        pid: process id.
+        returncode: as from ``subprocess``, negative for a signal. A signal is sent as ``signal`` and, as shells do, as
+            ``code`` 128 + signal, so that only success has code 0.
+        stderr_tail: last lines of the process's stderr.
     """
     message = _exit_message(job, rank, pid, returncode)
     message["stderr_tail"] = last_lines(stderr_tail.encode("utf-8", "replace"))
@@ -137,14 +139,17 @@ def send_exit(
 
 
 def send_worker_exit(agent_sockets: Sockets, job: tuple[str, str, int], pid: int, returncode: int, ts_ns: int) -> bool:
-    """Tell the agent how a launcher's worker ended: the agent knows which rank the process was, or that it was none.
+    """Report the end of a launcher's worker to the agent, which knows whether the process was a rank.
 
     Args:
-        agent_sockets: as in ``send_exit``.
-        job: the launcher's, as far as its environment tells.
-        pid: the worker.
-        returncode: as in ``send_exit``.
-        ts_ns: when it ended.
+        agent_sockets: as for ``send_exit``.
+        job: the launcher's job, as far as its environment has it.
+        pid: process id of the worker.
+        returncode: as for ``send_exit``.
+        ts_ns: time of the end, Unix nanoseconds.
+
+    Returns:
+        Whether the agent's socket accepted the report.
     """
     message = _exit_message(job, -1, pid, returncode)
     message.update(ts=ts_ns, of="worker")
@@ -152,6 +157,7 @@ def send_worker_exit(agent_sockets: Sockets, job: tuple[str, str, int], pid: int
 
 
 def _exit_message(job: tuple[str, str, int], rank: int, pid: int, returncode: int) -> dict[str, object]:
+    """Return the fields of an exit datagram."""
     return {
         "v": 1,
         "t": "exit",
@@ -165,6 +171,10 @@ def _exit_message(job: tuple[str, str, int], rank: int, pid: int, returncode: in
 
 
 def _deliver(message: dict[str, object], agent_sockets: Sockets, patience_seconds: float) -> bool:
+    """Send a message to the first socket with a listener, retrying for ``patience_seconds``.
+
+    Return whether it was accepted.
+    """
     payload = json.dumps(message, ensure_ascii=False).encode()
     deadline = time.monotonic() + patience_seconds
     paths = (agent_sockets,) if isinstance(agent_sockets, str) else agent_sockets
@@ -186,7 +196,7 @@ def _deliver(message: dict[str, object], agent_sockets: Sockets, patience_second
 
 
 def exit_status(returncode: int) -> int:
-    """Turn ``subprocess``'s return code into a shell's exit status.
+    """Convert ``subprocess``'s return code to a shell's exit status.
 
     >>> exit_status(-9)
     137
@@ -195,10 +205,10 @@ def exit_status(returncode: int) -> int:
 
 
 class SignalForwarder:
-    """While open, passes signals on to a child; what arrives before the child does is kept for it.
+    """Context manager that forwards signals to a child; signals before the child exists are kept for it.
 
-    Ctrl-C on a terminal reaches the whole foreground group: the child has it already, so it is not
-    passed on a second time.
+    Ctrl-C on a terminal reaches the whole foreground group, so the child has it already and it is not
+    forwarded a second time.
     """
 
     def __init__(self) -> None:
@@ -216,23 +226,26 @@ class SignalForwarder:
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
 
     def forward_to(self, pid: int) -> None:
-        """Pass signals on to this process from now on; 0: to none, as its id may be another's by now."""
+        """Forward signals to this process from now on; 0: to none, because its id may be reused."""
         self._pid = pid
         while pid and self._early:
             self._send(self._early.pop(0))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Forward a signal to the child, or keep it."""
         if not self._pid:
             self._early.append(number)
         elif not (number in _FROM_KEYBOARD and _owns_terminal()):
             self._send(number)
 
     def _send(self, number: int) -> None:
+        """Send a signal to the child if it still exists."""
         with contextlib.suppress(ProcessLookupError):  # gone already: its exit status is on the way
             os.kill(self._pid, number)
 
 
 def _owns_terminal() -> bool:
+    """Return whether this process is in the terminal's foreground group."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -240,13 +253,19 @@ def _owns_terminal() -> bool:
 
 
 def supervise(command: Sequence[str], agent_sockets: Sockets, job: tuple[str, str, int], rank: int) -> int:
-    """Run a command to its end, tell the agent, return a shell's exit status.
+    """Run a command to its end, report the end to the agent, and return a shell's exit status.
 
-    Standard input and output are the command's own; its stderr passes through a pipe. Where the command is torchrun,
-    the ends of its workers are told as it tells them.
+    Standard input and output are inherited; stderr passes through a pipe. If the command is torchrun, the ends of its
+    workers are reported as it prints them.
+
+    Args:
+        command: program and arguments.
+        agent_sockets: as for ``send_exit``.
+        job: ``(cluster, job_id, attempt)``.
+        rank: global rank of the command, -1 for none.
 
     Raises:
-        OSError: when the command cannot be started (not found, not executable).
+        OSError: the command cannot be started (not found, not executable).
     """
     read_fd, write_fd = os.pipe()
     with SignalForwarder() as forwarder:

@@ -1,6 +1,6 @@
-"""What torchrun says on stderr about the ends of its workers.
+"""Parser of torchrun's stderr lines about the ends of its workers.
 
-Only a launcher knows how its workers ended. It asks the others to end when one has failed; whom it asked is no cause.
+Only a launcher knows how its workers ended. When one has failed it asks the others to end; those are no cause.
 Its lines are read as they pass::
 
     ... Sending process 640 closing signal SIGTERM
@@ -23,14 +23,14 @@ _LINES = re.compile(
 _LONGEST_LINE = 1024
 
 Tell = Callable[[int, int, int], object]
-"""Takes process id, return code as ``subprocess`` gives it, and when it ended (Unix ns)."""
+"""Callback with process id, return code as from ``subprocess``, and time of the end (Unix ns)."""
 
 
 class WorkerEnds:
-    """Reads a launcher's stderr, and tells each worker's end once.
+    """Reads a launcher's stderr and reports each worker's end once.
 
-    Who failed ended before the first of the others was asked to: such an end is stamped with that moment. Whoever was
-    asked is told as ended by SIGTERM, when it is gone.
+    A failed worker ended before the first of the others was asked to end, so its end is stamped with that moment. A
+    worker that was asked to end is reported as ended by SIGTERM once it is gone.
     """
 
     def __init__(
@@ -39,18 +39,24 @@ class WorkerEnds:
         is_gone: Callable[[int], bool] | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Know of no worker; tests replace how processes and the time are looked at."""
-        self._tell = tell
+        """Start without any known worker.
+
+        Args:
+            tell: called for each worker's end.
+            is_gone: returns whether a process has ended (tests replace it).
+            now_ns: returns the time (tests replace it).
+        """
+        self._report = tell
         self._is_gone = is_gone or _is_gone
         self._now_ns = now_ns
         self._rest = b""
         self._asked: set[int] = set()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._asked_ns = 0
         self._has_failed = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Process the next bytes of the stream."""
         text = self._rest + data
         end = text.rfind(b"\n") + 1
         self._rest = text[end:][-_LONGEST_LINE:]
@@ -61,28 +67,32 @@ class WorkerEnds:
                 self._on_failed(int(found["failed"] or found["listed"]), int(found["code"] or found["listed_code"]))
 
     def close(self) -> None:
-        """The launcher has ended: whoever was asked and is gone ended because of it."""
-        for pid in sorted(self._asked - self._told):
-            self._tell_once(pid, -signal.SIGTERM, self._now_ns())
+        """Report every worker that was asked to end and is gone, because the launcher has ended."""
+        for pid in sorted(self._asked - self._reported):
+            self._report_once(pid, -signal.SIGTERM, self._now_ns())
 
     def _on_asked(self, pid: int) -> None:
+        """Note that a worker was asked to end."""
         if not self._asked_ns or self._has_failed:  # the first, or the first after a restart of the workers
             self._asked_ns, self._has_failed = self._now_ns(), False
         self._asked.add(pid)
 
     def _on_failed(self, pid: int, code: int) -> None:
+        """Report a worker that failed, unless it was asked to end."""
         if pid not in self._asked:
-            self._tell_once(pid, code, self._asked_ns or self._now_ns())
+            self._report_once(pid, code, self._asked_ns or self._now_ns())
         self._has_failed = True
         self.close()
 
-    def _tell_once(self, pid: int, code: int, ts_ns: int) -> None:
-        if pid not in self._told and self._is_gone(pid):
-            self._told.add(pid)
-            self._tell(pid, code, ts_ns)
+    def _report_once(self, pid: int, code: int, ts_ns: int) -> None:
+        """Report the end of a worker that is gone, unless it was reported already."""
+        if pid not in self._reported and self._is_gone(pid):
+            self._reported.add(pid)
+            self._report(pid, code, ts_ns)
 
 
 def _is_gone(pid: int) -> bool:
+    """Return whether no process has this id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The hook in the training process: what this rank does, told to the host's agent.
+"""The hook in the training process: it reports this rank's steps, phases and collectives to the host's agent.
 
 Standard library only. Nothing here blocks, raises because of the agent, or reads a GPU. Plain PyTorch::
 
@@ -13,14 +13,14 @@ A loop of one's own::
             with hook.phase("forward"):
                 ...
             hook.loss(value)
-    with hook.phase("checkpoint"):
-        ...
+        with hook.phase("checkpoint"):
+            ...
 
 Both can be mixed. ``init`` is optional: the first use reads the identity from the environment
 (``tocsin.collectors.hook._identity``). Settings: ``TOCSIN_AGENT_SOCKET``, ``TOCSIN_DUMP_DIR``,
 ``TOCSIN_STUCK_DUMP_SECONDS``, ``TOCSIN_HOOK=off`` (or 0, false, no).
 
-A forked child inherits a silent hook (workers of a loader); ``init``, ``attach`` or ``step`` in it start its
+A forked child inherits an inactive hook (workers of a loader); ``init``, ``attach`` or ``step`` in it start its
 own.
 """
 
@@ -55,7 +55,8 @@ __all__ = ["Hook", "Identity", "attach", "close", "grad_norm", "init", "loss", "
 OFF_WORDS = ("off", "0", "false", "no")
 TAIL_LETTERS = 4096
 GOODBYE_SECONDS = 2.0
-"""How long a full socket of the agent is waited for at the end: eight ranks end at once, and it holds ten datagrams."""
+"""How long the last datagram waits for room in the agent's socket. Eight ranks end at once, and it holds ten datagrams.
+"""
 
 
 class Hook:
@@ -102,20 +103,20 @@ class Hook:
                 pass
 
     def step(self, number: int | None = None) -> Step:
-        """See the module's ``step``."""
+        """Return the context manager of a step; see the module's ``step``."""
         step = self._step
         step.number = number
         return step
 
     def phase(self, name: str) -> PhaseContext:
-        """See the module's ``phase``."""
+        """Return the context manager of a phase; see the module's ``phase``."""
         try:
             return self._phases[name]
         except KeyError:
             raise ValueError(f"unknown phase {name!r}; there are: {', '.join(self._phases)}") from None
 
     def attach(self, model: Any = None, optimizer: Any = None, loader: Any = None, *, collectives: bool = True) -> Any:
-        """See the module's ``attach``."""
+        """Time a model, an optimizer and a loader, and return the wrapped loader; see the module's ``attach``."""
         if self.recorder.inert:
             return loader
         if not self.recorder.timer.owner:
@@ -130,14 +131,14 @@ class Hook:
         return None if loader is None else TimedLoader(loader, self.recorder)
 
     def close(self) -> None:
-        """Say goodbye, end the thread, take all wrappers off. A second call does nothing."""
+        """Send the goodbye, end the thread and remove all wrappers; a second call does nothing."""
         if not self.recorder.inert:
             self.reporter.stop()
             self._say_last("bye")
             self.abandon()
 
     def die(self, error: BaseException) -> None:
-        """Say that an exception that nobody caught ends this process, take all wrappers off."""
+        """Report an uncaught exception as the end of this process, and remove all wrappers."""
         if not self.recorder.inert:
             self.reporter.stop()
             tail = "".join(traceback.format_exception(error))[-TAIL_LETTERS:]
@@ -145,13 +146,13 @@ class Hook:
             self.abandon()
 
     def _say_last(self, kind: str, **keys: object) -> None:
-        """Send the last datagram. It may wait: without it the end of a healthy rank looks like a death."""
+        """Send the last datagram, waiting for room, because without it a normal end looks like a death."""
         deadline = time.monotonic() + GOODBYE_SECONDS
         while not self.recorder.send(kind, **keys) and self.recorder.sender.connected and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def abandon(self) -> None:
-        """Fall silent without a word: in a forked child the parent speaks for itself."""
+        """Remove all wrappers and stop recording without a message; a forked child must not send for its parent."""
         self.recorder.inert = True
         self.tracker.uninstall()
         self._backward.uninstall()
@@ -162,7 +163,7 @@ class Hook:
         self._reply.close()
 
     def is_inherited(self) -> bool:
-        """Whether this is a parent's hook, seen from its forked child."""
+        """Return whether this is a parent's hook in its forked child."""
         return self._pid != os.getpid()
 
 
@@ -177,19 +178,18 @@ def init(
     agent_socket: str | None = None,
     **place: Any,
 ) -> Hook:
-    """Start the hook, or start it anew with another identity. Optional.
+    """Start the hook, or restart it with another identity. Optional.
 
     Args:
         job_id: name of the job, the same on all ranks.
         rank: global rank.
         cluster: name of the cluster.
-        agent_socket: the agent's datagram socket.
-        **place: ``attempt world_size local_rank gpu gpu_uuid dp pp tp``.
-
-    What is not given is read from the environment (``Identity``, ``from_environment``).
+        agent_socket: path of the agent's datagram socket.
+        **place: any of ``attempt world_size local_rank gpu gpu_uuid dp pp tp``. What is not given is read from the
+            environment (``Identity``, ``from_environment``).
 
     Raises:
-        TypeError: for an unknown keyword.
+        TypeError: a keyword is unknown.
     """
     given = {"job_id": job_id, "rank": rank, "cluster": cluster, **place}
     identity = dataclasses.replace(
@@ -199,7 +199,7 @@ def init(
 
 
 def step(n: int | None = None) -> Step:
-    """Mark one training step: ``with hook.step():``. Numbers count up by themselves unless one is given."""
+    """Mark one training step: ``with hook.step():``. Steps are numbered automatically unless a number is given."""
     return _training_hook().step(n)
 
 
@@ -208,13 +208,13 @@ def phase(name: str) -> PhaseContext:
 
     data, forward, backward, optimizer, communication are exclusive times of the step (an inner phase is not
     part of its outer one). checkpoint, evaluation, compile are announced to the engine when they begin and
-    end, so that it waits patiently; step phases inside them do not count.
+    end, so that it tolerates the pause; step phases inside them do not count.
     """
     return (_hook or _default_hook()).phase(name)
 
 
 def loss(value: Any) -> None:
-    """Report the step's loss: a number or a CPU tensor. One on a GPU is left alone: reading it would wait."""
+    """Report the step's loss: a number or a CPU tensor. A GPU tensor is ignored, because reading it would block."""
     (_hook or _default_hook()).recorder.set_value("loss", value)
 
 
@@ -226,30 +226,30 @@ def grad_norm(value: Any) -> None:
 def attach(
     model: Any = None, optimizer: Any = None, loader: Iterable[Any] | None = None, *, collectives: bool = True
 ) -> Any:
-    """Time a plain PyTorch loop; returns the loader to iterate over: a wrapper of the one that was given.
+    """Time a plain PyTorch loop; return a wrapper of the loader, to iterate over in its place.
 
-    The wrapper passes for the loader (``isinstance``, attributes read and set, pickle and copy); ``type`` and
-    special methods other than ``iter`` and ``len`` see that it is none.
+    The wrapper behaves like the loader (``isinstance``, attributes read and set, pickle and copy). Only ``type`` and
+    special methods other than ``iter`` and ``len`` show the difference.
 
     Args:
-        model: its forward passes are timed (of a DistributedDataParallel, the inner module's), and backward.
+        model: its forward passes are timed (for a DistributedDataParallel, the inner module's), and backward.
         optimizer: its steps are timed.
-        loader: fetching is the data phase; a step goes from one fetch to the next, unless the script marks
-            its steps with ``step``.
-        collectives: record the calls of ``torch.distributed``. Call this after ``init_process_group``, and
-            write ``dist.all_reduce(...)``: names imported before are not seen.
+        loader: fetching is the data phase; a step lasts from one fetch to the next, unless the script marks its steps
+            with ``step``.
+        collectives: whether to record the calls of ``torch.distributed``. Call ``attach`` after ``init_process_group``,
+            and write ``dist.all_reduce(...)``; names imported before are not recorded.
     """
     return _training_hook().attach(model, optimizer, loader, collectives=collectives)
 
 
 def close() -> None:
-    """Say goodbye to the agent: training is over for this rank. Done at exit in any case."""
+    """Send the goodbye to the agent, because training is over for this rank. Done at exit in any case."""
     if _hook is not None and not _hook.is_inherited():
         _hook.close()
 
 
 def _at_exit() -> None:
-    """Say how it ended: a script that an exception ended has not finished, and its bye would say so."""
+    """Send the goodbye, or report the exception that ended the script."""
     error = getattr(sys, "last_value", None)  # set by the interpreter for what nobody caught
     if _hook is None or _hook.is_inherited() or error is None or isinstance(error, KeyboardInterrupt):
         close()
@@ -258,7 +258,7 @@ def _at_exit() -> None:
 
 
 def _training_hook() -> Hook:
-    """Return the hook for calls that only a training process makes: there a forked child gets its own."""
+    """Return the hook for calls that only a training process makes; a forked child gets its own."""
     hook = _hook or _default_hook()
     if hook.recorder.inert and hook.is_inherited():
         hook = _default_hook()
@@ -266,10 +266,12 @@ def _training_hook() -> Hook:
 
 
 def _default_hook() -> Hook:
+    """Start the hook with the identity from the environment."""
     return _start(_hook_identity.from_environment(), *_hook_places.agent_sockets())
 
 
 def _start(identity: Identity, *agent_sockets: str) -> Hook:
+    """Replace the module's hook; it stays inactive if switched off or in a loader's worker."""
     global _hook  # noqa: PLW0603  # one hook a process: the script has no object to pass around
     close()
     _hook = Hook(identity, *agent_sockets)
@@ -281,11 +283,13 @@ def _start(identity: Identity, *agent_sockets: str) -> Hook:
 
 
 def _is_loader_worker() -> bool:
+    """Return whether this process is a worker of a PyTorch DataLoader."""
     data = module("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
 
 def _after_fork_in_child() -> None:
+    """Deactivate the inherited hook in a forked child."""
     if _hook is not None:
         _hook.abandon()
 

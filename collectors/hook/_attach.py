@@ -1,4 +1,4 @@
-"""Attaches the hook to plain PyTorch: the loader, the module, ``backward`` and the optimizer."""
+"""Instrumentation of plain PyTorch: the loader, the module, ``backward`` and the optimizer."""
 
 import copy
 import sys
@@ -12,11 +12,11 @@ from tocsin.collectors.hook._torch import module
 
 
 class TimedLoader:
-    """A loader whose ``next`` is the data phase and, where the script marks no steps, the step's beginning.
+    """Wrapper of a loader whose ``next`` is the data phase and, unless the script marks steps, the begin of a step.
 
-    A wrapper that passes for what it wraps: ``isinstance`` sees the loader's class, attributes are read from
+    It behaves like the loader: ``isinstance`` sees the loader's class, attributes are read from
     the loader and set on it, a copy or a pickle is the plain loader. Only ``type(...)`` and special methods
-    other than ``iter`` and ``len`` tell the difference.
+    other than ``iter`` and ``len`` show the difference.
     """
 
     __slots__ = ("_tocsin_loader", "_tocsin_recorder")
@@ -57,7 +57,7 @@ class TimedLoader:
 
 
 class TimedIterator:
-    """One pass over a loader."""
+    """Iterator of one pass over a loader; fetching is the data phase."""
 
     __slots__ = ("_data", "_iterator", "_recorder")
 
@@ -80,10 +80,10 @@ class TimedIterator:
 
 
 class LocalHook:
-    """A hook of a module that stays in this process.
+    """A module's hook that stays in this process.
 
     A script may pickle its module (``torch.save(model)``, spawned workers) or copy it (an average of the
-    weights): the copy's hook does nothing, and needs no tocsin where it is loaded.
+    weights). The copy's hook does nothing, and needs no tocsin where it is loaded.
     """
 
     __slots__ = ("_call",)
@@ -101,8 +101,8 @@ class LocalHook:
 def attach_model(model: Any, recorder: Recorder) -> list[Any]:
     """Time a module's forward pass; return the handles that undo it.
 
-    Of a DistributedDataParallel the inner module is timed: the wrapper's own forward may wait for other
-    ranks (it broadcasts buffers), and their slowness must not look like this rank's.
+    For a DistributedDataParallel the inner module is timed. The wrapper's own forward may wait for other
+    ranks (it broadcasts buffers), and their slowness must not count as this rank's.
     """
     is_parallel = any(base.__name__ == "DistributedDataParallel" for base in type(model).__mro__)
     inner = model.module if is_parallel else model
@@ -125,7 +125,7 @@ def attach_model(model: Any, recorder: Recorder) -> list[Any]:
 
 
 def attach_optimizer(optimizer: Any, recorder: Recorder) -> list[Any]:
-    """Time an optimizer's step; return the handles that undo it."""
+    """Time an optimizer's steps; return the handles that undo it."""
     phase = recorder.phases["optimizer"]
 
     def before(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -138,10 +138,10 @@ def attach_optimizer(optimizer: Any, recorder: Recorder) -> list[Any]:
 
 
 class BackwardPatch:
-    """Times ``torch.autograd.backward``, which ``Tensor.backward`` calls too.
+    """Wrapper of ``torch.autograd.backward`` that times it; ``Tensor.backward`` calls it, too.
 
     DistributedDataParallel and FSDP wait for their last reductions in callbacks that run after the last
-    gradient. A callback queued before theirs marks that moment: what comes after it is communication. Without
+    gradient. A callback queued before theirs marks that moment, and the time after it is communication. Without
     this, one slow rank makes the backward pass of all look slow.
     """
 
@@ -151,7 +151,7 @@ class BackwardPatch:
         self._ours: Callable[..., Any] | None = None
 
     def install(self) -> None:
-        """Wrap it; a second call does nothing."""
+        """Install the wrapper; a second call does nothing."""
         torch = module("torch")
         if torch is None or self._original is not None:
             return
@@ -160,13 +160,14 @@ class BackwardPatch:
         torch.autograd.backward = self._ours
 
     def uninstall(self) -> None:
-        """Put the original back, unless somebody has wrapped ours since."""
+        """Restore the original, unless somebody has wrapped our wrapper since."""
         torch = module("torch")
         if self._original is not None and torch.autograd.backward is self._ours:
             torch.autograd.backward = self._original
         self._original = self._ours = None
 
     def _wrap(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
+        """Return the timed version of ``backward``."""
         recorder, timer = self._recorder, self._recorder.timer
         is_compiling = torch.compiler.is_compiling
         queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  # FSDP's way

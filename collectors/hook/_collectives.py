@@ -1,11 +1,11 @@
-"""Wraps torch.distributed's functions: who entered which operation of which group, and when it came back.
+"""Wrappers of torch.distributed's functions that record when which operation of which group ran.
 
-An operation's number is the process group's own sequence number, which counts every collective on it
-(those of DistributedDataParallel too, which call no Python function) and is what the Flight Recorder
-calls ``collective_seq_id``. A backend that has none gets a count kept here. Point-to-point operations: ``_p2p``.
+An operation's number is the process group's own sequence number, which the Flight Recorder calls
+``collective_seq_id``. It counts every collective on the group, also those of DistributedDataParallel, which call no
+Python function. For a backend without such a number, the count is kept here. Point-to-point operations: ``_p2p``.
 
-Times are those of the calling thread: with NCCL a call comes back when the operation is queued on the
-stream, not when it is done; there the Flight Recorder's counters say what is still in flight.
+Times are those of the calling thread. With NCCL a call returns when the operation is queued on the
+stream, not when it is done; then the Flight Recorder's counters show what is still in flight.
 """
 
 import inspect
@@ -39,10 +39,10 @@ _now_ns = time.perf_counter_ns
 
 
 class CollectiveTracker:
-    """Installs the wrappers and keeps what is in flight.
+    """Installs the wrappers and keeps track of operations in flight.
 
     Attributes:
-        communicators: by address of the group.
+        communicators: known communicators by ``id`` of their torch group.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -54,9 +54,9 @@ class CollectiveTracker:
         self._is_compiling: Callable[[], bool] = bool
 
     def install(self) -> bool:
-        """Wrap what torch.distributed offers; False when it is not loaded or already wrapped.
+        """Wrap the functions of torch.distributed; return False if it is not loaded or already wrapped.
 
-        A function that the script imported by name before this is not seen (the Flight Recorder sees it).
+        A function that the script imported by name before is not recorded here (the Flight Recorder has it).
         """
         c10d, dist = module("torch.distributed.distributed_c10d"), module("torch.distributed")
         if self._patches or c10d is None or not hasattr(c10d, "_world"):
@@ -73,14 +73,14 @@ class CollectiveTracker:
         return True
 
     def uninstall(self) -> None:
-        """Put the originals back where nobody has wrapped ours since."""
+        """Restore the originals where nobody has wrapped our wrappers since."""
         for owner, name, original, ours in reversed(self._patches):
             if getattr(owner, name) is ours:
                 setattr(owner, name, original)
         self._patches.clear()
 
     def prune(self) -> None:
-        """Forget groups that are gone and operations whose Work was thrown away (by the hook's thread)."""
+        """Forget groups that were deleted and operations whose Work was dropped; called by the hook's thread."""
         for key, communicator in list(self.communicators.items()):
             if communicator.stands_for(None):
                 self.communicators.pop(key, None)
@@ -119,9 +119,9 @@ class CollectiveTracker:
         return recorded
 
     def communicator(self, group: Any) -> Communicator | None:
-        """Return the group's communicator; None: let the call pass unseen.
+        """Return a group's communicator; None if the call must not be recorded.
 
-        Unseen are calls inside a wrapped one, inside a compiled graph, inside a coalescing block (they have
+        Not recorded are calls inside a wrapped one, inside a compiled graph, inside a coalescing block (they have
         no number of their own), and of ranks outside the group.
         """
         recorder = self.recorder
@@ -138,6 +138,7 @@ class CollectiveTracker:
         return self._meet(group, world)
 
     def _meet(self, group: Any, world: Any) -> Communicator | None:
+        """Create the communicator of a new group; None if this rank is not in it."""
         ranks = world.pg_group_ranks.get(group) if group in world.pg_map else None
         if not ranks:
             return None
@@ -147,7 +148,7 @@ class CollectiveTracker:
         return communicator
 
     def begin(self, line: Line, op_name: str, size: int) -> tuple[Operation, bool]:
-        """Note that the calling thread enters an operation; returns it, and whether its time counts."""
+        """Note that the calling thread enters an operation; return it, and whether its time counts for the phases."""
         seq = line.next_seq()
         recorder = self.recorder
         timer = recorder.timer
@@ -159,25 +160,25 @@ class CollectiveTracker:
         return operation, timed
 
     def leave(self, *, timed: bool) -> None:
-        """Note that the calling thread is back."""
+        """Note that the calling thread returned from an operation."""
         self.recorder.blocked.pop(get_ident(), None)
         if timed:
             self.recorder.timer.leave()
 
     def finish(self, operation: Operation, line: Line, *, timed: bool) -> None:
-        """Note that the calling thread is back and the operation done."""
+        """Note that the calling thread returned and that the operation is done."""
         comm_id, op_name, seq, size, start, _ = operation
         line.last = done = Operation(comm_id, op_name, seq, size, start, _now_ns())
         self.recorder.completed.append(done)
         self.leave(timed=timed)
 
     def enqueued(self, operation: Operation, work: Any, line: Line) -> None:
-        """Note an operation that was handed over: it ends when its Work is waited for."""
+        """Note an asynchronous operation, which ends when its Work is waited for."""
         if work is not None:
             self._pending[id(work)] = (weakref.ref(work), operation, line)
 
     def _wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``Work.wait``: the end of an asynchronous operation, as far as the script sees it."""
+        """Return the recording version of ``Work.wait``, at which an asynchronous operation ends for the script."""
         pending = self._pending
 
         @wraps(original)
@@ -208,23 +209,25 @@ class CollectiveTracker:
 
 
 def _first_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Bytes of the first tensor: what all_reduce, broadcast, reduce, send and recv move."""
+    """Return the bytes of the first tensor, which all_reduce, broadcast, reduce, send and recv move; -1 if unknown."""
     first = args[0] if args else next(iter(kwargs.values()), None)
     return getattr(first, "nbytes", -1)
 
 
 def _larger_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Bytes of the larger of (output, input), lists of tensors included: the same on all members."""
+    """Return the bytes of the larger of output and input, lists of tensors included; equal on all members."""
     return max((_bytes_of(value) for value in (args or tuple(kwargs.values()))[:2]), default=-1)
 
 
 def _bytes_of(value: Any) -> int:
+    """Return the bytes of a tensor or a list of tensors, -1 if unknown."""
     if isinstance(value, list | tuple):
         return sum(getattr(item, "nbytes", 0) for item in value)
     return getattr(value, "nbytes", -1)
 
 
 def _no_bytes(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> int:
+    """Return 0, the size of a barrier."""
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Whose process this is: job, attempt and rank, read from the environment.
+"""Identity of this process: job, attempt and rank, read from the environment.
 
 Standard library only: it runs inside the training process.
 """
@@ -21,20 +21,20 @@ _LOCAL_RANK = ("TOCSIN_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Job, attempt, and this process's place in it.
+    """The job and attempt of this process, and its rank and coordinates in it.
 
     Attributes:
         cluster: name of the cluster.
         job_id: name of the job in its cluster.
-        attempt: restarts so far.
+        attempt: number of restarts so far.
         rank: global rank.
-        world_size: ranks in the job, -1: unknown.
-        local_rank: rank on this host, -1: unknown.
-        gpu: index of its GPU on this host, -1: unknown.
-        gpu_uuid: that GPU's key, "" = unknown.
-        dp: data-parallel coordinate, -1: unknown (so for pp, tp).
-        pp: pipeline stage.
-        tp: tensor-parallel coordinate.
+        world_size: number of ranks in the job, -1 if unknown.
+        local_rank: rank on this host, -1 if unknown.
+        gpu: index of its GPU on this host, -1 if unknown.
+        gpu_uuid: UUID of that GPU, "" if unknown.
+        dp: data-parallel coordinate, -1 if unknown.
+        pp: pipeline stage, -1 if unknown.
+        tp: tensor-parallel coordinate, -1 if unknown.
     """
 
     cluster: str
@@ -51,12 +51,12 @@ class Identity:
 
     @property
     def job(self) -> tuple[str, str, int]:
-        """``(cluster, job_id, attempt)``, as it travels in every datagram."""
+        """``(cluster, job_id, attempt)``, as every datagram carries it."""
         return (self.cluster, self.job_id, self.attempt)
 
     @property
     def is_first_here(self) -> bool:
-        """Whether it is the one of a host's ranks that speaks to people: local rank 0."""
+        """Whether this rank prints messages for its host: it has local rank 0."""
         return self.local_rank == 0 or (self.local_rank < 0 and self.rank == 0)
 
 
@@ -100,6 +100,7 @@ def from_environment(env: Mapping[str, str] = os.environ, script: str = "") -> I
 
 
 def _text(env: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """Return the first variable that is set, "" for none."""
     for name in names:
         value = env.get(name, "")
         if value:
@@ -108,7 +109,7 @@ def _text(env: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
-    """Return the first of the variables that holds a number of at least 0: nonsense counts as absent."""
+    """Return the first variable that holds a whole number of at least 0, else the default."""
     for name in names:
         value = env.get(name, "").strip()
         if value.isascii() and value.isdigit():
@@ -117,6 +118,7 @@ def _number(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int
 
 
 def _attempt(env: Mapping[str, str]) -> int:
+    """Return the attempt from torchrun's and Slurm's restart counters."""
     restarts = _number(env, ("TORCHELASTIC_RESTART_COUNT",), UNKNOWN)
     requeues = _number(env, ("SLURM_RESTART_COUNT",), UNKNOWN)
     both = requeues * _REQUEUE_STRIDE + restarts if min(restarts, requeues) >= 0 else max(restarts, requeues, 0)
@@ -124,7 +126,7 @@ def _attempt(env: Mapping[str, str]) -> int:
 
 
 def _visible_gpu(env: Mapping[str, str], local_rank: int) -> tuple[int, str]:
-    """Return (index, UUID) of the GPU that CUDA_VISIBLE_DEVICES gives to this process, as far as it says."""
+    """Return (index, UUID) of the GPU that CUDA_VISIBLE_DEVICES assigns to this process; -1 and "" if unknown."""
     visible = [entry.strip() for entry in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
     position = 0 if len(visible) == 1 else local_rank
     if not 0 <= position < len(visible):

@@ -1,4 +1,4 @@
-"""What is counted together: the operations of a group, and the messages from one rank to another."""
+"""Numbered sequences of operations: the collectives of a group, and the messages from one rank to another."""
 
 import weakref
 from typing import Any
@@ -7,11 +7,11 @@ from tocsin.collectors.hook._recorder import Operation
 
 
 class Line:
-    """What is counted together: the collectives of a group, or the messages from one rank to another.
+    """A numbered sequence of operations: the collectives of a group, or the messages from one rank to another.
 
     Attributes:
-        comm_id: its id.
-        last: the operation that finished last, None: none yet.
+        comm_id: id of the sequence in records.
+        last: the operation that finished last, None before the first.
     """
 
     __slots__ = ("_count", "comm_id", "last")
@@ -31,9 +31,9 @@ class Communicator(Line):
     """One group as the wrappers see it.
 
     Attributes:
-        members: global ranks by rank in the group.
+        members: global ranks, indexed by rank in the group.
         own_rank: this process's rank in the group.
-        lines: the messages between pairs of members, by (global source, global destination).
+        lines: messages between pairs of members, by (global source, global destination).
     """
 
     __slots__ = ("_group", "_sequence", "lines", "members", "own_rank")
@@ -51,11 +51,11 @@ class Communicator(Line):
             self._sequence = None
 
     def stands_for(self, group: Any) -> bool:
-        """Whether this is still that group, and not a new one at the same address."""
+        """Return whether this communicator belongs to this group object, not to a former one at the same address."""
         return self._group() is group
 
     def line(self, source: int, destination: int) -> Line:
-        """Return the line of messages from one global rank to another."""
+        """Return the sequence of messages from one global rank to another, created if new."""
         key = (source, destination)
         if key not in self.lines:
             self.lines[key] = Line(f"{self.comm_id}:{source}>{destination}")

@@ -1,4 +1,4 @@
-"""What a job is called that nobody gave a name: user, script, eight characters of the run's id.
+"""Generated names of jobs without one: user, script, eight characters of the run's id.
 
 Standard library only, imports nothing of the project: it runs inside the training process.
 """
@@ -19,19 +19,19 @@ _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE
 
 
 def job_name(env: Mapping[str, str], script: str = "") -> str:
-    """Return the job's name, the same for all ranks on all hosts.
+    """Return the generated name of a job, the same for all its ranks on all hosts.
 
     Args:
-        env: the environment, with TORCHELASTIC_RUN_ID (not its default "none"), else SLURM_JOB_ID, else
-            MASTER_ADDR and MASTER_PORT; "local" where none of them says which run it is.
-        script: what runs, "" = this process's script.
+        env: the environment with TORCHELASTIC_RUN_ID (not its default "none"), else SLURM_JOB_ID, else MASTER_ADDR and
+            MASTER_PORT; "local" if none of them identifies the run.
+        script: name of the script, "" for this process's script.
     """
     parts = (_user(), script or _own_script(), _run_id(env))
     return "-".join(_ODD.sub("_", part)[:_MAX_LETTERS] for part in parts)
 
 
 def script_of(command: Sequence[str]) -> str:
-    """Return what a command runs: the first script or module in it, else the program.
+    """Return the name of what a command runs: the first script or module in it, else the program.
 
     >>> script_of(["torchrun", "--nproc-per-node", "4", "jobs/train.py", "--config", "a.py"])
     'train'
@@ -48,12 +48,16 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def _own_script() -> str:
-    """A child of multiprocessing has its parent's ``sys.argv``, and a command line of its own."""
+    """Return the name of this process's script.
+
+    A child of multiprocessing has its parent's ``sys.argv`` and a command line of its own.
+    """
     named = getattr(sys, "argv", [""])[:1]
     return script_of(sys.orig_argv if named in ([], [""], ["-c"], ["-m"]) else named)
 
 
 def _run_id(env: Mapping[str, str]) -> str:
+    """Return eight characters that identify the run, "local" if unknown."""
     for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
         value = env.get(name, "")
         if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
@@ -63,10 +67,12 @@ def _run_id(env: Mapping[str, str]) -> str:
 
 
 def _digest(text: str) -> str:
+    """Return the first eight hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:ID_LETTERS]
 
 
 def _user() -> str:
+    """Return the name of this process's user, ``uidN`` without one."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container without an entry for it

@@ -1,8 +1,8 @@
-"""Wraps the point-to-point functions of torch.distributed.
+"""Wrappers of the point-to-point functions of torch.distributed.
 
-The messages from one rank to another are a line of their own: the n-th send of the one is the n-th receive
-of the other (tags aside), so its numbers can be compared as a group's can. Both ends call it ``send_recv``.
-A receive from any source belongs to no line and is not recorded.
+The messages from one rank to another are a sequence of their own: the n-th send of the one is the n-th receive
+of the other (tags aside), so the numbers can be compared as in a group. Both ends call it ``send_recv``.
+A receive from any source belongs to no sequence and is not recorded.
 """
 
 import inspect
@@ -20,19 +20,19 @@ _ASYNCHRONOUS = ("isend", "irecv")
 
 
 class Tracker(Protocol):
-    """Records operations: ``CollectiveTracker``, which owns a ``PointToPoint``."""
+    """Interface to record operations, implemented by ``CollectiveTracker``."""
 
     def communicator(self, group: Any) -> Communicator | None:
-        """Return what is known of a torch group, None: this rank is not in it."""
+        """Return the communicator of a torch group, None if the call must not be recorded."""
 
     def begin(self, line: Line, op_name: str, size: int) -> tuple[Operation, bool]:
-        """Begin an operation of ``size`` bytes; the flag says whether this call is the one to be timed."""
+        """Begin an operation of ``size`` bytes; return it, and whether this call's time counts."""
 
     def leave(self, *, timed: bool) -> None:
-        """End the timing of a call."""
+        """Note that a call returned."""
 
     def finish(self, operation: Operation, line: Line, *, timed: bool) -> None:
-        """End an operation that its call completed."""
+        """Note that a call returned and its operation is done."""
 
     def enqueued(self, operation: Operation, work: Any, line: Line) -> None:
         """Keep an operation that ends when torch's ``Work`` is waited for."""
@@ -48,7 +48,7 @@ class PointToPoint:
         self._tracker = tracker
 
     def install(self, c10d: Any, dist: Any) -> None:
-        """Wrap them. ``isend`` and ``irecv`` stay inside torch, which compares them by identity."""
+        """Wrap the functions. ``isend`` and ``irecv`` stay unchanged inside torch, which compares them by identity."""
         patch = self._tracker.patch
         for name in _BLOCKING:
             wrapper = self.wrap(getattr(c10d, name), name)
@@ -100,7 +100,7 @@ class PointToPoint:
         return recorded
 
     def _wrap_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``batch_isend_irecv``: each operation ends when its Work is waited for."""
+        """Return the recording version of ``batch_isend_irecv``; each operation ends when its Work is waited for."""
         tracker = self._tracker
 
         @wraps(original)
@@ -121,7 +121,7 @@ class PointToPoint:
         return batch
 
     def _accept_wrapped_ops(self, p2p_op: Any, own: dict[Any, Any]) -> None:
-        """Let ``P2POp(dist.isend, ...)`` hold torch's own function, which the batch compares by identity."""
+        """Make ``P2POp(dist.isend, ...)`` hold torch's own function, which the batch compares by identity."""
         make, initialise = p2p_op.__new__, p2p_op.__init__
 
         @wraps(make)
@@ -137,7 +137,10 @@ class PointToPoint:
 
 
 def _line(communicator: Communicator | None, peer: int | None, group_peer: int | None, *, is_send: bool) -> Line | None:
-    """Return the line of messages between this rank and a peer, given by global or by group rank."""
+    """Return the sequence of messages between this rank and a peer, given by global or by group rank.
+
+    None if unknown.
+    """
     if communicator is None:
         return None
     if group_peer is not None:

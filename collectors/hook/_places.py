@@ -1,15 +1,15 @@
-"""Where the agent's socket is: one answer for the agent, ``tocsin exec`` and the hook.
+"""Paths of the agent's socket, the same for the agent, ``tocsin exec`` and the hook.
 
 Standard library only, imports nothing of the project: it runs inside the training process.
 
 ==  ==========================================================================================
-1   TOCSIN_AGENT_SOCKET; nothing else is looked at where it is set
-2   /run/tocsin/agent.sock: an agent listens there where it may write into the folder
-3   $XDG_RUNTIME_DIR/tocsin/agent.sock (not set: /run/user/UID) where that folder is the user's
+1   TOCSIN_AGENT_SOCKET; if set, no other path is used
+2   /run/tocsin/agent.sock: an agent listens there if it may write into the folder
+3   $XDG_RUNTIME_DIR/tocsin/agent.sock (not set: /run/user/UID) if that folder is the user's
 4   /tmp/tocsin-UID/agent.sock: the folder is the user's alone, mode 0700, and no link
 ==  ==========================================================================================
 
-An agent takes the first place that it may use; whoever sends takes the first at which somebody listens.
+An agent uses the first path that it may; senders use the first one with a listener.
 """
 
 import os
@@ -25,17 +25,17 @@ _OTHERS = 0o077
 
 
 def agent_sockets(env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return where an agent may listen that this process speaks to, in the order in which the paths are tried."""
+    """Return the paths at which an agent may listen to this process, in the order in which they are tried."""
     named = env.get(VARIABLE)
     folders = (SYSTEM_FOLDER, *_runtime_folders(env), _shared_folder())
     return (named,) if named else tuple(f"{folder}/{NAME}" for folder in folders)
 
 
 def own_socket(env: Mapping[str, str] = os.environ) -> str:
-    """Return where an agent of this user listens; its folder is there when this returns.
+    """Return the path at which an agent of this user listens; its folder is created if missing.
 
     Raises:
-        OSError: the folder cannot be made, or is not this user's alone.
+        OSError: the folder cannot be created, or is not this user's alone.
     """
     named = env.get(VARIABLE)
     if named:
@@ -52,13 +52,13 @@ def own_socket(env: Mapping[str, str] = os.environ) -> str:
 
 
 def may_speak_to(path: str) -> bool:
-    """Return whether what listens at a path may be an agent: a folder in /tmp may be anybody's."""
+    """Return whether a listener at a path can be trusted as an agent; a folder in /tmp may belong to anybody."""
     folder = os.path.dirname(path)
     return folder != _shared_folder() or _is_private(folder)
 
 
 def listening(paths: Iterable[str]) -> str:
-    """Return the first of the paths at which somebody listens, "" = none."""
+    """Return the first of the paths with a listener, "" for none."""
     for path in paths:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
             asking.setblocking(False)
@@ -72,12 +72,13 @@ def listening(paths: Iterable[str]) -> str:
 
 
 def no_agent(paths: tuple[str, ...]) -> str:
-    """Return the sentence that says that nobody listens."""
+    """Return the sentence that no agent listens at these paths."""
     places = ", ".join(paths)
     return f"no agent listens at {places}: start one with 'tocsin agent', or set {VARIABLE} to its socket"
 
 
 def _runtime_folders(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folder for the socket in the user's runtime folder, none if that is not the user's."""
     base = env.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     try:
         is_own = base.startswith("/") and os.stat(base).st_uid == os.getuid()
@@ -87,10 +88,12 @@ def _runtime_folders(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _shared_folder() -> str:
+    """Return the folder for the socket in /tmp."""
     return f"{SHARED_FOLDER}/tocsin-{os.getuid()}"
 
 
 def _is_private(folder: str) -> bool:
+    """Return whether a folder belongs to this user alone and is no link."""
     try:
         found = os.lstat(folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""What one rank's hook knows: its step, its phases, its collectives; and the datagrams made of them.
+"""State of one rank's hook, its step, phases and collectives, and the datagrams built from it.
 
 Written by the training thread without locks (single assignments and a deque), read by the hook's thread.
 """
@@ -42,20 +42,20 @@ class Operation(NamedTuple):
 
 
 class Recorder:
-    """State of one rank.
+    """The state of one rank in the training process.
 
     Attributes:
-        inert: nothing is recorded or sent (closed, switched off, or the child of a fork).
-        identity: whose state.
-        sender: the way to the agent.
-        timer: the phases.
-        phases: name -> what ``hook.phase`` returns.
-        step_number: of the step in progress, or of the last one; -1: none yet.
-        step_start: when the step in progress began (``perf_counter_ns``), 0: none.
-        explicit: the script marks its steps itself; the loader's iterations are no steps then.
-        blocked: thread -> the operation it waits in.
-        completed: operations that finished since the last step's end; the newest are kept.
-        wall_offset_ns: adds to ``perf_counter_ns`` to give Unix time.
+        inert: nothing is recorded or sent (closed, switched off, or a forked child).
+        identity: job and rank.
+        sender: sends datagrams to the agent.
+        timer: times of the phases.
+        phases: phase name -> the context manager that ``hook.phase`` returns.
+        step_number: number of the current step, or of the last one; -1 before the first.
+        step_start: begin of the current step (``perf_counter_ns``), 0 between steps.
+        explicit: the script marks its steps itself, so the loader's iterations are no steps.
+        blocked: thread id -> the operation in which it waits.
+        completed: operations that finished since the last step's end, only the newest ones.
+        wall_offset_ns: difference from ``perf_counter_ns`` to Unix time.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Recorder:
     # --- steps ---------------------------------------------------------------------------------
 
     def begin_step(self, number: int | None) -> None:
-        """Begin a step that the script marks; data fetched since the last one is its data."""
+        """Begin a step that the script marks; data fetched since the last one belongs to it."""
         self.explicit = True
         self.timer.adopt()
         if not self.step_start:  # else the loader has begun it: the batch was fetched for this step
@@ -108,7 +108,7 @@ class Recorder:
             self.step_number = number
 
     def end_step(self) -> None:
-        """End the step and send its datagram."""
+        """End the current step and send its datagram."""
         start = self.step_start
         if not start:
             return
@@ -124,26 +124,27 @@ class Recorder:
         self._values["loss"] = self._values["grad_norm"] = None
 
     def begin_loader_step(self) -> None:
-        """End the step and begin the next one, at a loader's ``next``; not when the script marks steps."""
+        """End the current step and begin the next one, at a loader's ``next``; nothing if the script marks steps."""
         if self.explicit or self.inert or get_ident() != self.timer.owner or self.timer.announced:
             return
         self.end_step()
         self._open()
 
     def cancel_loader_step(self) -> None:
-        """Take back ``begin_loader_step``: the loader had no further batch."""
+        """Undo ``begin_loader_step`` because the loader had no further batch."""
         if self.step_start and not self.explicit and get_ident() == self.timer.owner:
             self.timer.take(_now_ns())
             self.step_start = 0
             self.step_number -= 1
 
     def begin_pass(self) -> None:
-        """Begin a pass over the loader: a step whose end nobody saw (``break``) is no measurement."""
+        """Begin a pass over the loader; an unfinished step of the last pass (``break``) is dropped."""
         if not self.explicit and get_ident() == self.timer.owner and not self.timer.announced:
             self.timer.take(_now_ns())
             self.step_start = 0
 
     def _open(self) -> None:
+        """Begin a step, with the data phase since the last step's end."""
         timer = self.timer
         now = _now_ns()
         start = timer.first_data or now
@@ -155,6 +156,7 @@ class Recorder:
         self.step_start = start
 
     def _step_message(self, duration: int, totals: list[int], now: int) -> bytes:
+        """Return the datagram of a finished step; durations in nanoseconds."""
         seconds = []
         for index in range(1, len(STEP_PHASES) + 1):
             if totals[index]:
@@ -170,6 +172,7 @@ class Recorder:
         ).encode()
 
     def _take_completed(self) -> str:
+        """Remove the completed operations and return them as JSON rows."""
         rows = []
         offset = self.wall_offset_ns
         for _ in range(len(self.completed)):  # not "while": another thread may go on adding
@@ -180,7 +183,7 @@ class Recorder:
     # --- values --------------------------------------------------------------------------------
 
     def set_value(self, what: str, value: object) -> None:
-        """Keep the step's loss or gradient norm; say so when it stops being finite."""
+        """Keep the step's loss or gradient norm; report it at once when it stops being finite."""
         number = host_number(value)
         if number is None:
             return
@@ -194,7 +197,7 @@ class Recorder:
     # --- datagrams -----------------------------------------------------------------------------
 
     def send(self, kind: str, **keys: object) -> bool:
-        """Send a datagram of some other kind now."""
+        """Send a datagram of another kind now; return whether the agent's socket accepted it."""
         if self.inert:
             return False
         body = json.dumps(keys, separators=(",", ":"))
@@ -203,12 +206,12 @@ class Recorder:
         return self.sender.send(f'{{"v":1,"t":"{kind}",{self._prefix},"ts":{stamp}{comma}{body[1:]}'.encode())
 
     def wall_ns(self, moment: int) -> int:
-        """Turn a ``perf_counter_ns`` into Unix nanoseconds; 0 stays 0."""
+        """Convert a ``perf_counter_ns`` value to Unix nanoseconds; 0 stays 0."""
         return moment + self.wall_offset_ns if moment else 0
 
 
 class AnnouncedPhase:
-    """A phase that the engine must know at once, because steps stop during it."""
+    """Context manager of a phase that is reported to the engine at once, because steps pause during it."""
 
     __slots__ = ("_index", "_name", "_recorder")
 
@@ -239,7 +242,7 @@ class AnnouncedPhase:
 
 
 class Step:
-    """What ``hook.step`` returns; one object serves all steps."""
+    """Context manager that ``hook.step`` returns; one object serves all steps."""
 
     __slots__ = ("_recorder", "number")
 
@@ -260,10 +263,10 @@ class Step:
 
 
 def host_number(value: Any) -> float | None:
-    """Return a number that is at hand; None for what lies on a device.
+    """Return a value as a float if it is on the host; None for a tensor on a device or no number.
 
-    Reading a tensor on a GPU waits for the GPU: the hook never does that. Hand over ``loss.item()``
-    where the script has it anyway.
+    Reading a tensor on a GPU waits for the GPU, which the hook never does. Pass ``loss.item()``
+    if the script computes it anyway.
     """
     if isinstance(value, int | float):
         return float(value)
@@ -277,6 +280,7 @@ def host_number(value: Any) -> float | None:
 
 
 def _json_number(value: float | None) -> str:
+    """Return a number as JSON; null for None, NaN and infinities as text."""
     if value is None:
         return "null"
     return repr(value) if math.isfinite(value) else f'"{value}"'

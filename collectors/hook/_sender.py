@@ -1,4 +1,4 @@
-"""The way out of the training process: one datagram socket that never blocks and never raises."""
+"""Sockets of the hook: a sender that never blocks or raises, and the socket for dump requests."""
 
 import contextlib
 import errno
@@ -15,20 +15,20 @@ MAX_REQUEST_BYTES = 64 * 1024
 
 
 class Sender:
-    """Sends datagrams to the agent; what is not taken at once is dropped and counted.
+    """Sends datagrams to the agent; one that is not accepted at once is dropped and counted.
 
-    The socket lives as long as the sender: a reconnect is a second ``connect`` on it. So no thread can
-    close a descriptor under another one that is sending.
+    The socket lives as long as the sender; a reconnect is a second ``connect`` on it. So no thread can close a
+    descriptor while another is sending.
 
     Attributes:
-        connected: whether the last send or connect found an agent. ``send`` without one costs one test.
-        dropped_count: datagrams that did not leave.
+        connected: whether the last send or connect found an agent. Without one, ``send`` costs one test.
+        dropped_count: datagrams that were not sent.
     """
 
     __slots__ = ("_paths", "_socket", "connected", "dropped_count")
 
     def __init__(self, *paths: str) -> None:
-        """Send to the first of the paths at which somebody listens."""
+        """Prepare to send to the first of the paths with a listener."""
         self._paths = paths
         self.connected = False
         self.dropped_count = 0
@@ -36,7 +36,7 @@ class Sender:
         self._socket.setblocking(False)
 
     def connect(self) -> bool:
-        """Look for the agent; True if it is there. Called by the hook's thread only, once a second."""
+        """Look for the agent and return whether it was found; called by the hook's thread only, once a second."""
         for path in self._paths:
             try:
                 if may_speak_to(path):
@@ -48,7 +48,7 @@ class Sender:
         return False
 
     def send(self, payload: bytes) -> bool:
-        """Send one datagram from any thread; True if the agent's socket took it."""
+        """Send one datagram from any thread; return whether the agent's socket accepted it."""
         if self.connected:
             try:
                 self._socket.send(payload)
@@ -62,19 +62,18 @@ class Sender:
         return False
 
     def close(self) -> None:
-        """Close the socket; later sends are dropped."""
+        """Close the socket; later datagrams are dropped."""
         self.connected = False
         self._socket.close()
 
 
 class ReplySocket:
-    """Where the agent asks for a dump: a datagram socket beside the agent's, else in the temporary folder.
+    """Datagram socket on which the agent requests dumps, in the agent's socket folder, else in the temporary folder.
 
-    Whoever asks makes this process write a file, so only root, this user and the owner of the agent's
-    socket are heard.
+    A request makes this process write a file, so only root, this user and the owner of the agent's socket are accepted.
 
     Attributes:
-        path: the address to announce; "" = none.
+        path: path to announce, "" if none could be bound.
     """
 
     __slots__ = ("_agent_paths", "_pid", "_socket", "path")
@@ -91,6 +90,7 @@ class ReplySocket:
         self.path = next((path for folder in folders if self._bind(path := os.path.join(folder, name))), "")
 
     def _bind(self, path: str) -> bool:
+        """Bind the socket to a path; return whether it worked."""
         try:
             self._socket.bind(path)
         except OSError:  # no such folder, not ours to write in, longer than 107 bytes
@@ -98,11 +98,11 @@ class ReplySocket:
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor, for ``select``."""
+        """Return the descriptor to select."""
         return self._socket.fileno()
 
     def receive(self) -> bytes | None:
-        """Return the next request from somebody who may ask, None when there is none."""
+        """Return the next request of an accepted sender, None if there is none."""
         while True:
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(MAX_REQUEST_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
@@ -121,13 +121,14 @@ class ReplySocket:
                 self._socket.sendto(b"", self.path)
 
     def close(self) -> None:
-        """Close the socket; its name goes only with the process that made it, not with a forked child."""
+        """Close the socket; only the process that created it, not a forked child, removes its file."""
         self._socket.close()
         if self.path and self._pid == os.getpid():
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
 
     def _may_ask(self, uid: int) -> bool:
+        """Return whether this user's requests are accepted."""
         if uid in (0, os.getuid()):
             return True
         for path in self._agent_paths:

@@ -1,4 +1,4 @@
-"""The hook's daemon thread: signs of life, group membership, Flight Recorder, dumps on request."""
+"""The hook's daemon thread: beats, group announcements, Flight Recorder sampling, dumps on request."""
 
 import contextlib
 import json
@@ -34,14 +34,14 @@ MAX_SECONDS = 1e9
 _LINE_KINDS = {"world": "other"}  # a pair is not the world
 
 Flying = tuple[str, str, int, int, int]
-"""comm_id, op_name, op_seq, msg_bytes, start in Unix ns: one row of a beat's ``inflight``."""
+"""One row of a beat's ``inflight``: comm_id, op_name, op_seq, msg_bytes, start in Unix ns."""
 
 
 class Reporter:
-    """One thread beside the training thread; wakes four times a second.
+    """The thread that reports for the training thread; it wakes four times a second.
 
     Attributes:
-        error_count: ticks that ended in an exception (the next tick comes all the same).
+        error_count: number of rounds that ended in an exception (the next round runs all the same).
     """
 
     def __init__(self, recorder: Recorder, tracker: CollectiveTracker, reply: ReplySocket) -> None:
@@ -63,18 +63,19 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="tocsin-hook", daemon=True)
 
     def start(self) -> None:
-        """Look for the agent once, so that a short job is seen too, then leave the rest to the thread."""
+        """Look for the agent once, so that a short job is seen too, then start the thread."""
         self._connect(time.monotonic_ns())
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
-        """End the thread and wait for it: it must not be inside torch when the interpreter goes away."""
+        """End the thread and wait for it, because it must not be inside torch when the interpreter exits."""
         self._stop.set()
         self._reply.wake()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
+        """Run a round at each request or every quarter of a second, until stopped."""
         while not self._stop.is_set():
             try:
                 ready, _, _ = select.select([self._reply], [], [], TICK_SECONDS)
@@ -87,11 +88,13 @@ class Reporter:
                 self._stop.wait(TICK_SECONDS)  # select itself may be what fails: no busy loop
 
     def _complain(self, error: Exception) -> None:
+        """Print the first few exceptions to stderr."""
         self.error_count += 1
         if self.error_count <= MAX_ERRORS_SHOWN:
             sys.stderr.write(f"tocsin hook: {type(error).__name__}: {error}\n")
 
     def _tick(self, now: int) -> None:
+        """Run one round: connect, announce, sample, send a beat, dump if stuck."""
         recorder = self._recorder
         if not recorder.sender.connected and self._due("connect", CONNECT_NS, now):
             self._connect(now)
@@ -108,12 +111,14 @@ class Reporter:
         self._dump_when_stuck(flying)
 
     def _due(self, what: str, period_ns: int, now: int) -> bool:
+        """Return whether a periodic message is due, and note the time if so."""
         if now - self._sent_at[what] < period_ns:
             return False
         self._sent_at[what] = now
         return True
 
     def _connect(self, now: int) -> None:
+        """Look for the agent; if found, send the hello and schedule the groups."""
         self._sent_at["connect"] = now
         if self._recorder.sender.connect():
             self._sent_at["hello"] = now
@@ -121,6 +126,7 @@ class Reporter:
             self._sent_at["groups"] = now - GROUPS_NS  # a new agent knows no groups
 
     def _say_hello(self) -> None:
+        """Send the hello datagram."""
         who = self._recorder.identity
         self._recorder.send(
             "hello",
@@ -137,6 +143,7 @@ class Reporter:
         )
 
     def _look_at_groups(self, now: int) -> None:
+        """Send the group datagram after a change and periodically."""
         groups = current_groups()
         if groups != self._groups:
             self._groups = groups
@@ -151,7 +158,7 @@ class Reporter:
             self._recorder.send("groups", groups=(rows + lines)[:MAX_GROUPS])
 
     def _message_lines(self) -> list[dict[str, object]]:
-        """Return the pairs that exchange messages, as groups of two."""
+        """Return the pairs of ranks that exchange messages, as groups of two."""
         kinds = {group.comm_id: group.kind for group in self._groups.values()}
         return [
             {"comm_id": line.comm_id, "kind": _LINE_KINDS.get(kind, kind), "ranks": list(pair)}
@@ -163,7 +170,7 @@ class Reporter:
     # --- what is in flight -----------------------------------------------------------------------
 
     def _flying(self) -> list[Flying]:
-        """Return what waits: calls that have not come back, then what the Flight Recorder adds."""
+        """Return the operations in flight: calls that have not returned, then those that the Flight Recorder adds."""
         recorder = self._recorder
         rows: list[Flying] = [
             (*operation[:4], recorder.wall_ns(operation.start)) for operation in list(recorder.blocked.values())
@@ -182,10 +189,10 @@ class Reporter:
         return bool(new)
 
     def _last(self) -> list[tuple[str, str, int, int]]:
-        """Return the last finished operation by communicator.
+        """Return the last finished operation of each communicator.
 
-        The Flight Recorder has the last word where it stands still: it sees what called no Python function,
-        and knows what NCCL has queued only.
+        Where the Flight Recorder shows a stall it takes precedence: it sees operations that called no Python function,
+        and knows what NCCL has only queued.
         """
         recorder = self._recorder
         ours: dict[str, Operation] = {}
@@ -204,6 +211,7 @@ class Reporter:
         return rows + [_last_row(recorder, operation) for operation in ours.values()]
 
     def _beat(self, flying: list[Flying]) -> None:
+        """Send a beat."""
         recorder = self._recorder
         timer = recorder.timer
         current, began, step_start = timer.current, timer.began, recorder.step_start
@@ -220,6 +228,7 @@ class Reporter:
     # --- dumps -----------------------------------------------------------------------------------
 
     def _answer(self) -> None:
+        """Process the requests on the reply socket."""
         while (data := self._reply.receive()) is not None:
             try:
                 request: Any = json.loads(data)
@@ -229,7 +238,7 @@ class Reporter:
                 self._dump(str(request["dir"]), str(request.get("request_id", "")), "probe")
 
     def _dump_when_stuck(self, flying: list[Flying]) -> None:
-        """Write one dump an episode: as long as the oldest operation is the same one."""
+        """Write a dump once the oldest operation in flight has been stuck long enough; one dump per such operation."""
         oldest = min(flying, key=lambda row: row[4], default=None)
         if oldest is None:
             self._dumped = None
@@ -240,6 +249,7 @@ class Reporter:
             self._dump(self._dump_folder, "", "stuck")
 
     def _dump(self, folder: str, request_id: str, why: str) -> None:
+        """Write the Flight Recorder's dump into a folder and report its path."""
         content = full_dump()
         if content is None:
             return
@@ -257,10 +267,12 @@ class Reporter:
 
 
 def _last_row(recorder: Recorder, operation: Operation) -> tuple[str, str, int, int]:
+    """Return a finished operation as a row of a beat's ``last``."""
     return (operation.comm_id, operation.op_name, operation.op_seq, recorder.wall_ns(operation.end))
 
 
 def _seconds(name: str, default: float) -> float:
+    """Return a duration from an environment variable, the default if it is missing or invalid."""
     try:
         value = float(os.environ.get(name, default))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Exclusive times of the phases of a step: the hot path of the hook.
+"""Exclusive times of the phases of a step, the hot path of the hook.
 
-An inner phase's time is not its outer one's. Only one thread is timed, the one that trains (it opened
-the last step or attached the hook); phases of other threads run beside the step and are not part of it.
+An inner phase's time does not count for its outer one. Only one thread is timed, the one that trains (it opened
+the last step or attached the hook); phases of other threads run in parallel to the step and are not part of it.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Protocol
 STEP_PHASES = ("data", "forward", "backward", "optimizer", "communication")
 ANNOUNCED_PHASES = ("checkpoint", "evaluation", "compile")
 NAMES = ("", *STEP_PHASES, *ANNOUNCED_PHASES)
-"""Name of each phase index; index 0 is the time in no phase."""
+"""Name of each phase index; index 0 is the time outside all phases."""
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(1, 6)
 
@@ -20,16 +20,16 @@ _now_ns = time.perf_counter_ns
 
 
 class PhaseTimer:
-    """A stack of open phases and the nanoseconds each phase index took since the last ``take``.
+    """A stack of open phases, and the nanoseconds of each phase index since the last ``take``.
 
     Attributes:
-        owner: identifier of the thread that is timed; 0: whoever comes first.
-        announced: how many announced phases are open; step phases inside them are not timed (the
-            forward passes of an evaluation are no training).
-        current: index of the phase on top.
-        began: when it began (``perf_counter_ns``).
-        first_data: when the first data phase since the last ``take`` began; 0: none.
-        stack: the phases below, as (index, began).
+        owner: id of the thread that is timed; 0: the first one that enters a phase.
+        announced: number of open announced phases; step phases inside them are not timed (the forward passes of an
+            evaluation are no training).
+        current: index of the innermost open phase.
+        began: begin of that phase (``perf_counter_ns``).
+        first_data: begin of the first data phase since the last ``take``; 0 for none.
+        stack: outer open phases, as (index, began).
     """
 
     __slots__ = ("_mark", "_totals", "announced", "began", "current", "first_data", "owner", "stack")
@@ -55,7 +55,7 @@ class PhaseTimer:
             self.first_data = now
 
     def leave(self) -> None:
-        """Close the phase on top; without one, nothing happens."""
+        """Close the innermost phase; without one, nothing happens."""
         if self.stack:
             now = _now_ns()
             self._totals[self.current] += now - self._mark
@@ -63,12 +63,12 @@ class PhaseTimer:
             self.current, self.began = self.stack.pop()
 
     def unwind(self, depth: int) -> None:
-        """Close what an exception left open above ``depth``."""
+        """Close the phases above ``depth`` that an exception left open."""
         while len(self.stack) > depth:
             self.leave()
 
     def take(self, now: int) -> list[int]:
-        """Return the nanoseconds by phase index since the last ``take`` and begin anew."""
+        """Return the nanoseconds by phase index since the last ``take`` and start again at zero."""
         totals = self._totals
         totals[self.current] += now - self._mark
         self._mark = now
@@ -77,7 +77,7 @@ class PhaseTimer:
         return totals
 
     def credit(self, index: int, nanoseconds: int) -> None:
-        """Add to a phase what an earlier ``take`` has returned."""
+        """Add to a phase nanoseconds that an earlier ``take`` returned."""
         self._totals[index] += nanoseconds
 
     def adopt(self) -> None:
@@ -89,7 +89,7 @@ class PhaseTimer:
             self.current = self.began = 0
 
     def is_timed(self) -> bool:
-        """Whether a step phase of the calling thread counts now."""
+        """Return whether a step phase of the calling thread counts now."""
         ident = get_ident()
         if self.owner != ident:
             if self.owner:
@@ -99,7 +99,7 @@ class PhaseTimer:
 
 
 class PhaseContext(Protocol):
-    """What ``hook.phase`` returns: made once, entered as often as wanted, also nested in itself."""
+    """Interface of what ``hook.phase`` returns: a reusable context manager, which may be nested in itself."""
 
     def __enter__(self) -> None:
         """Open the phase."""
@@ -111,7 +111,7 @@ class PhaseContext(Protocol):
 
 
 class StepPhase:
-    """One of the five phases that make up a step."""
+    """Context manager of one of the five phases that make up a step."""
 
     __slots__ = ("_index", "_timer")
 

@@ -1,4 +1,4 @@
-"""What torch knows already: process groups, Flight Recorder. Found in sys.modules, never imported."""
+"""Information from torch: process groups and Flight Recorder. Modules are found in sys.modules, never imported."""
 
 import json
 import sys
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STALLED_NS = 500_000_000
-"""A group whose enqueued and completed counts differ and stand still for so long has operations in flight."""
+"""How long a group's enqueued and completed counts must differ without change before it has operations in flight."""
 NAMELESS_NS = 3_000_000_000
-"""A group that stands still for so long gets the name of its last operation from a full read."""
+"""How long a group must be without progress before a full read finds the name of its last operation."""
 FULL_READ_PERIOD_NS = 10_000_000_000
-"""A full read takes milliseconds; for names alone it is done at most so often."""
+"""Least time between full reads that only look for names; a full read takes milliseconds."""
 
 UNKNOWN_OP = "unknown"
-"""Name of an operation that only the recorder's counters speak of, until its entries are read."""
+"""Name of an operation known only from the recorder's counters, until its entries are read."""
 
 _KINDS = (
     ("dp", ("dp", "data_parallel", "data-parallel", "fsdp", "replicate", "shard")),
@@ -33,7 +33,7 @@ _ELEMENT_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One process group of this rank."""
+    """One process group of this rank: id, kind and members."""
 
     comm_id: str
     kind: str
@@ -41,19 +41,19 @@ class Group:
 
 
 def module(name: str) -> Any:
-    """Return a module that somebody else has imported, else None."""
+    """Return a module if something has imported it, else None."""
     return sys.modules.get(name)
 
 
 def comm_id_of(group_name: str, ranks: Iterable[int]) -> str:
-    """Return the communicator's id: the same text on all its members, another one for another membership."""
+    """Return a communicator's id: the same on all its members, and different for another membership."""
     members = ",".join(map(str, ranks))
     name = group_name.replace('"', "").replace("\\", "")  # goes into JSON as it is
     return f"{name}/{zlib.crc32(members.encode()):08x}"
 
 
 def kind_of(description: str, *, is_default: bool) -> str:
-    """Return what a group is for, read from its description; expert groups of data parallelism are ``ep``."""
+    """Return the kind of a group from its description; expert groups of data parallelism are ``ep``."""
     if is_default:
         return "world"
     text = description.lower()
@@ -65,7 +65,7 @@ def kind_of(description: str, *, is_default: bool) -> str:
 
 
 def current_groups() -> dict[str, Group]:
-    """Return this rank's groups by torch's own name of them, in order of creation; empty before init."""
+    """Return this rank's groups by torch's name for them, in order of creation; empty before init."""
     c10d = module("torch.distributed.distributed_c10d")
     world = getattr(c10d, "_world", None)
     if world is None:
@@ -82,7 +82,7 @@ def current_groups() -> dict[str, Group]:
 
 
 def op_name_of(profiling_name: str) -> str:
-    """Turn the recorder's name into this project's: ``nccl:_all_gather_base`` into ``all_gather``."""
+    """Convert a profiling name to this project's operation name: ``nccl:_all_gather_base`` to ``all_gather``."""
     name = profiling_name.partition(":")[2] or profiling_name
     name = name.split(" ", maxsplit=1)[0].removeprefix("_")
     for suffix in ("_coalesced", "_base", "_into_tensor", "_tensor", "_single"):
@@ -91,13 +91,16 @@ def op_name_of(profiling_name: str) -> str:
 
 
 def full_dump() -> bytes | None:
-    """Return the Flight Recorder's dump with finished operations and stacks (a pickle), None without one."""
+    """Return the Flight Recorder's dump with finished operations and stacks (a pickle); None without a recorder."""
     dump = _recorder_function("trace")
     return None if dump is None else bytes(dump(True, True, False))
 
 
 def _recorder_function(what: str) -> Callable[..., bytes] | None:
-    """Find ``_dump_fr_trace`` or its JSON sister; NCCL's groups have a recorder of their own."""
+    """Return torch's function ``_dump_fr_trace`` or its JSON variant, None if missing.
+
+    NCCL has a recorder of its own.
+    """
     c10d = module("torch.distributed.distributed_c10d")
     bindings = module("torch._C._distributed_c10d")
     if bindings is None or getattr(getattr(c10d, "_world", None), "default_pg", None) is None:
@@ -109,15 +112,15 @@ def _recorder_function(what: str) -> Callable[..., bytes] | None:
 
 @dataclass(slots=True)
 class GroupState:
-    """What the recorder's counters say of one group.
+    """The state of one group by the recorder's counters.
 
     Attributes:
-        enqueued: sequence number of the last operation that was handed over.
+        enqueued: sequence number of the last enqueued operation.
         completed: sequence number of the last one that finished.
-        since_ns: Unix time when these were first seen so.
-        op_name: of the last finished one.
-        pending: (op_name, op_seq, msg_bytes, Unix ns of hand-over) of those in flight, once stalled.
-        was_read: a full read was done for this state.
+        since_ns: Unix time when these counts were first seen.
+        op_name: name of the last finished operation.
+        pending: (op_name, op_seq, msg_bytes, Unix ns of enqueueing) of the operations in flight, once stalled.
+        was_read: whether a full read was done for this state.
     """
 
     enqueued: int
@@ -129,10 +132,10 @@ class GroupState:
 
 
 class FlightSampler:
-    """Samples the recorder's counters (microseconds); reads its entries only when a group stands still.
+    """Samples the recorder's counters (microseconds); reads its entries only when a group makes no progress.
 
     Attributes:
-        states: comm_id -> what is known.
+        states: comm_id -> state of the group.
     """
 
     def __init__(self) -> None:
@@ -142,7 +145,7 @@ class FlightSampler:
         self._last_full_read_ns = 0
 
     def learn(self, groups: dict[str, Group]) -> None:
-        """Take the groups there are now: the recorder numbers them in their order of creation."""
+        """Note the present groups; the recorder numbers them in their order of creation."""
         for name, group in groups.items():
             if self._order.get(name) != group.comm_id:
                 self._order.pop(name, None)
@@ -151,7 +154,7 @@ class FlightSampler:
             self._comm_of_pg.setdefault(str(number), comm_id)
 
     def sample(self, now_ns: int | None = None) -> None:
-        """Look once; call it a few times a second."""
+        """Sample the counters once; meant to be called a few times a second."""
         read = _recorder_function("trace_json")
         if read is None:
             return
@@ -170,11 +173,13 @@ class FlightSampler:
             self._take_entries(json.loads(read(True, True)).get("entries", []))
 
     def _update(self, comm_id: str, enqueued: int, completed: int, now: int) -> None:
+        """Replace a group's state if its counters changed."""
         state = self.states.get(comm_id)
         if state is None or (state.enqueued, state.completed) != (enqueued, completed):
             self.states[comm_id] = GroupState(enqueued, completed, now)
 
     def _wants_entries(self, now: int) -> bool:
+        """Return whether a group's stall or missing name justifies a full read now."""
         for state in self.states.values():
             if state.was_read:
                 continue
@@ -187,6 +192,7 @@ class FlightSampler:
         return False
 
     def _take_entries(self, entries: list[dict[str, Any]]) -> None:
+        """Update names and pending operations from the recorder's entries."""
         for state in self.states.values():
             state.was_read = True
             state.pending = []
@@ -207,6 +213,7 @@ class FlightSampler:
 
 
 def _entry_bytes(entry: dict[str, Any]) -> int:
+    """Return the bytes of all inputs of an entry."""
     total = 0
     for sizes, dtype in zip(entry.get("input_sizes", ()), entry.get("input_dtypes", ()), strict=False):
         count = 1

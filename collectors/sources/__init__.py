@@ -1,1 +1,1 @@
-"""Sources of host telemetry, a file each."""
+"""Collectors of host telemetry, one file per source."""

@@ -1,4 +1,4 @@
-"""Asks NVML: what a card does not have is no sample, a card that is gone is said, the rest is counted."""
+"""Calls to NVML: an unsupported value is no sample, a lost GPU or driver raises, other errors are counted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 ALL_LINKS: Final = 0xFFFF_FFFF
-"""Scope of a field: the sum over all NVLinks."""
+"""Scope of a field value: the sum over all NVLinks."""
 _NOT_AVAILABLE: Final = frozenset({0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF})
-"""NVML's blank in unsigned values."""
+"""NVML's "not available" in unsigned values."""
 RETRY_NS: Final = 300_000_000_000
 
 _UNINITIALIZED, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 1, 3, 4, 13
 _ABSENT: Final = frozenset({2, _NOT_SUPPORTED, _NO_PERMISSION, 6, _FUNCTION_NOT_FOUND, 21, 25, 26, 27})
-"""Invalid argument (a link or sensor that this card has not), not supported, not found, no data, not ready."""
+"""Error codes of a value that the card lacks: invalid argument (a missing link or sensor), not supported, not found, no
+data, not ready."""
 _LASTING: Final = frozenset({_NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND, 2, 25, 26})
 _LOST: Final = frozenset({15, 28})  # GPU is lost, GPU not found
 _DRIVER_GONE: Final = frozenset({_UNINITIALIZED, 9, 18})  # uninitialised, driver not loaded, version mismatch
@@ -23,15 +24,15 @@ _VALUE_FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "
 
 
 class GpuLostError(Exception):
-    """NVML says that this GPU does not answer any more."""
+    """NVML reports that this GPU no longer answers."""
 
 
 class DriverGoneError(Exception):
-    """NVML has to be opened anew: the driver was unloaded or replaced."""
+    """NVML must be opened again, because the driver was unloaded or replaced."""
 
 
 def number(value: object) -> float | None:
-    """Return a value, None where NVML gave a blank.
+    """Return an NVML value as a float, None for "not available".
 
     >>> number(300), number(0xFFFFFFFF), number(float("nan"))
     (300.0, None, None)
@@ -42,14 +43,18 @@ def number(value: object) -> float | None:
 
 
 def _key(name: str, arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the key of a call in the cache of unsupported ones."""
     return (name, *(item for item in arguments if isinstance(item, int | tuple)))  # ctypes has no hash
 
 
 class Asker:
-    """The calls of one GPU. Remembers for five minutes what the card cannot do."""
+    """NVML calls for one GPU; remembers for five minutes what the card does not support."""
 
     def __init__(self, library: Any, handle: Any, skipped: Counter[str]) -> None:
-        """Ask ``library`` (pynvml, or what behaves like it) about ``handle``."""
+        """Create a caller of ``library`` (pynvml, or a fake) for the GPU ``handle``.
+
+        Odd errors are counted in ``skipped``.
+        """
         self.library = library
         self.handle = handle
         self._skipped = skipped
@@ -57,11 +62,15 @@ class Asker:
         self.now_ns = 0
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """Return what the function says, None where this card has no such thing.
+        """Call an NVML function of the GPU; return None if the card does not support it.
+
+        Args:
+            name: name of the function.
+            *arguments: arguments after the handle.
 
         Raises:
             GpuLostError: the GPU is lost.
-            DriverGoneError: the driver is.
+            DriverGoneError: the driver is gone.
         """
         if self._cannot and self._cannot.get(_key(name, arguments), 0) > self.now_ns:
             return None
@@ -76,7 +85,7 @@ class Asker:
             return None
 
     def note(self, error: Any, key: tuple[object, ...] = ()) -> None:
-        """Take an error: raise what concerns the whole GPU or driver, remember what lasts, count what is odd."""
+        """Process an NVML error: raise for a lost GPU or driver, remember lasting ones, count unexpected ones."""
         code = getattr(error, "value", -1)
         if code in _LOST:
             raise GpuLostError(str(error)) from error
@@ -88,7 +97,7 @@ class Asker:
             self._skipped[f"nvml_error_{code}"] += 1
 
     def fields(self, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
-        """Return (field, scope) -> value, of those that this card has."""
+        """Return (field, scope) -> value for those of the wanted fields that the card has."""
         if not wanted:
             return {}
         values = self.ask("nvmlDeviceGetFieldValues", wanted)

@@ -1,4 +1,4 @@
-"""The metrics of one GPU, in base units."""
+"""Metric samples of one GPU, in base units."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ MEBI: Final = 1 << 20
 KIBI: Final = 1 << 10
 PERCENT: Final = 100.0
 SLOW_PCIE_TICKS: Final = 5
-"""``nvmlDeviceGetPcieThroughput`` waits 20 ms in the driver: asked only where nothing else is there, and seldom."""
+"""Samples between two calls of ``nvmlDeviceGetPcieThroughput``, which blocks for 20 ms in the driver and is the last
+resort."""
 _PCIE_TX, _PCIE_RX, _LINK_TX, _LINK_RX = (197, 0), (198, 0), (138, ALL_LINKS), (139, ALL_LINKS)
 _LANE_BYTES_PER_SECOND: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9, 7: 15.125e9}
-"""Payload of one lane in one direction, by generation, encoding taken off."""
+"""PCIe generation -> payload bytes a second of one lane in one direction, encoding subtracted."""
 
 # GPM's numbers (nvml.h): percentages, then MiB a second
 _GRAPHICS, _SM, _TENSOR, _DRAM, _FP64, _FP32, _FP16 = 1, 2, 5, 10, 11, 12, 13
@@ -30,7 +31,7 @@ class Gpm:
     """GPU performance monitoring (Hopper and later): activities between two samples."""
 
     def __init__(self, asker: Asker) -> None:
-        """Look whether this card has it."""
+        """Prepare the samples if the card supports it."""
         self._asker = asker
         self._samples: list[Any] = []
         self._has_first = False
@@ -54,7 +55,7 @@ class Gpm:
         self._request = request
 
     def read(self) -> dict[int, float]:
-        """Return metric -> value since the last call; empty for the first one, and where there is no GPM."""
+        """Return metric id -> value since the last call; empty for the first call and without GPM."""
         if not self._samples:
             return {}
         if self._asker.ask("nvmlGpmSampleGet", self._samples[1]) is None:
@@ -66,6 +67,7 @@ class Gpm:
         return found
 
     def _difference(self) -> dict[int, float]:
+        """Return metric id -> value between the two newest samples."""
         request, library = self._request, self._asker.library
         request.sample1, request.sample2 = self._samples
         try:
@@ -81,7 +83,7 @@ class Gpm:
         return found
 
     def close(self) -> None:
-        """Free the samples."""
+        """Free the driver's samples."""
         library = self._asker.library
         for sample in self._samples:
             try:
@@ -92,10 +94,10 @@ class Gpm:
 
 
 class GpuSampler:
-    """Reads the metrics of ``recording.md``; a value that the card does not give is absent."""
+    """Reads the metrics of one GPU (``recording.md``); a value that the card lacks is left out."""
 
     def __init__(self, asker: Asker, skipped: Counter[str]) -> None:
-        """Look what this card has."""
+        """Check what the card supports."""
         self._asker = asker
         self._skipped = skipped
         self._rates = Rates()
@@ -106,7 +108,7 @@ class GpuSampler:
         self.pcie_width = 0
 
     def read(self, now_ns: int) -> dict[str, float]:
-        """Return the metrics at ``now_ns``."""
+        """Return metric name -> value now."""
         self._tick += 1
         gpm = self._gpm.read()
         values: dict[str, float] = {}
@@ -116,10 +118,11 @@ class GpuSampler:
         return values
 
     def close(self) -> None:
-        """Free what the driver holds for us."""
+        """Free what the driver holds for this sampler."""
         self._gpm.close()
 
     def _levels(self, values: dict[str, float]) -> None:
+        """Add power, temperature, clock and memory to the values."""
         ask, library = self._asker.ask, self._asker.library
         memory = ask("nvmlDeviceGetMemoryInfo", library.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo")
         levels = (
@@ -134,6 +137,7 @@ class GpuSampler:
                 values[name] = value * factor
 
     def _activities(self, values: dict[str, float], gpm: dict[int, float]) -> None:
+        """Add utilisation and activity ratios to the values."""
         rates = self._asker.ask("nvmlDeviceGetUtilizationRates")
         gpu, memory = number(getattr(rates, "gpu", None)), number(getattr(rates, "memory", None))
         self.is_idle = gpu == 0
@@ -148,6 +152,7 @@ class GpuSampler:
             self._ratio(values, "gpu_fp_active_ratio", min(PERCENT, sum(pipes)))
 
     def _ratio(self, values: dict[str, float], name: str, percent: float | None) -> None:
+        """Add a percentage as a ratio; one out of range is counted and skipped."""
         if percent is None:
             return
         if not 0 <= percent <= PERCENT + 1:  # GPM rounds a little above
@@ -156,7 +161,10 @@ class GpuSampler:
         values[name] = min(1.0, percent / PERCENT)
 
     def _links(self, values: dict[str, float], gpm: dict[int, float], now_ns: int) -> None:
-        """PCIe and NVLink: from GPM, else from counters, else (PCIe) from the driver's short sample."""
+        """Add PCIe and NVLink rates to the values.
+
+        They come from GPM, else from counters, else (PCIe) from the driver's short sample.
+        """
         pcie = _sum(gpm, _GPM_PCIE_TX, _GPM_PCIE_RX, MEBI)
         link = _sum(gpm, _GPM_LINK_TX, _GPM_LINK_RX, MEBI)
         wanted = [*((_PCIE_TX, _PCIE_RX) if pcie is None else ()), *((_LINK_TX, _LINK_RX) if link is None else ())]
@@ -180,12 +188,14 @@ class GpuSampler:
     def _rate(
         self, counters: dict[tuple[int, int], float], one: tuple[int, int], other: tuple[int, int], now_ns: int
     ) -> float | None:
+        """Return the summed rate of two counters, None unless both have one."""
         if one not in counters or other not in counters:
             return None
         rates = [self._rates.per_second(key, int(counters[key]), now_ns) for key in (one, other)]
         return None if None in rates else math.fsum(rate for rate in rates if rate is not None)
 
     def _short_sample(self) -> float | None:
+        """Return the PCIe bytes a second in both directions from the driver's 20 ms sample, None without one."""
         library = self._asker.library
         kinds = (library.NVML_PCIE_UTIL_TX_BYTES, library.NVML_PCIE_UTIL_RX_BYTES)
         found = [number(self._asker.ask("nvmlDeviceGetPcieThroughput", kind)) for kind in kinds]
@@ -193,4 +203,5 @@ class GpuSampler:
 
 
 def _sum(gpm: dict[int, float], one: int, other: int, factor: int) -> float | None:
+    """Return the sum of two GPM metrics times a factor, None if one is missing."""
     return (gpm[one] + gpm[other]) * factor if one in gpm and other in gpm else None

@@ -1,4 +1,4 @@
-"""The states of one GPU: told when they change, and at the start where they are not healthy."""
+"""States of one GPU, reported when they change, and at the start if they are not healthy."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ CLOCK_REASONS: Final = {
     0x40: "hw_thermal",
     0x80: "hw_power_brake",
 }
-"""Idle, set clocks and display clocks are no event."""
+"""Bit of NVML's mask -> clock reason that is reported; idle, set clocks and display clocks are not."""
 ON_SAMPLES: Final = 2
 OFF_SAMPLES: Final = 5
-"""Clock events flap many times a second: one is on when seen twice in a row, off when not seen five times."""
-TELL_AGAIN_NS: Final = 60 * NS_PER_SECOND
+"""Samples without a clock reason after which it counts as off; seen twice in a row it counts as on. Clock reasons flap
+many times a second."""
+REPORT_AGAIN_NS: Final = 60 * NS_PER_SECOND
 _RECOVERY: Final = (230, 0)
 _TOTALS: Final = {(38, 0): "crc", (45, 0): "crc", (52, 0): "replay", (59, 0): "recovery"}
-"""NVLink error counters over all links, up to Hopper."""
+"""NVLink error counters over all links, up to Hopper: (field, scope) -> kind of error."""
 _PER_LINK: Final = {206: "malformed", 207: "overrun", 208: "receive", 211: "integrity", 214: "recovery_failed"}
-"""NVLink 5 error counters, by link."""
+"""NVLink 5 error counters per link: field -> kind of error."""
 MAX_LINKS: Final = 18
 
 
 class GpuStates:
-    """Looks at one GPU's states and keeps what was said."""
+    """Watches one GPU's states and reports changes as events."""
 
     def __init__(self, asker: Asker, sampler: GpuSampler, identity: Mapping[str, Any]) -> None:
-        """Know nothing yet; ``identity`` goes into every payload (uuid, pci)."""
+        """Start without known states; ``identity`` (uuid, pci) is added to every payload."""
         self._asker = asker
         self._sampler = sampler
         self._identity = dict(identity)
@@ -49,12 +50,12 @@ class GpuStates:
         self._streak: dict[str, int] = {}
         self._rates = Rates()
         self._pending: dict[tuple[str, int], int] = {}
-        self._told_ns: dict[tuple[str, int], int] = {}
+        self._reported_ns: dict[tuple[str, int], int] = {}
         self._nvlink_fields: tuple[tuple[int, int], ...] | None = None
         self._links: dict[int, bool] = {}
 
     def clocks(self) -> list[HostEvent]:
-        """Look at the clock events; called with every sample."""
+        """Check the clock reasons and return the events; called with every sample."""
         mask = self._asker.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if mask is None:
             mask = self._asker.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -75,18 +76,20 @@ class GpuStates:
         self._reasons = frozenset(now_on)
         bad = now_on - {"sw_power_cap", "sync_boost"}
         severity = Severity.WARNING if bad else Severity.INFO
-        return [self._said(events.CLOCKS_EVENT, severity, {"reasons": sorted(now_on)})]
+        return [self._gpu_event(events.CLOCKS_EVENT, severity, {"reasons": sorted(now_on)})]
 
     def look(self, now_ns: int) -> list[HostEvent]:
-        """Look at everything that changes seldom."""
+        """Check all slowly changing states and return the events."""
         out = [*self._pcie(), *self._row_remap(), *self._recovery_action(), *self._ecc(now_ns), *self._nvlink(now_ns)]
         self._first = False
         return out
 
-    def _said(self, name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+    def _gpu_event(self, name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+        """Build an event with the GPU's identity in its payload."""
         return HostEvent(name, EventSource.KERNEL, severity, {**payload, **self._identity, "at_start": self._first})
 
     def _pcie(self) -> list[HostEvent]:
+        """Return an event if the PCIe link's generation or width changed."""
         ask = self._asker.ask
         found = [
             number(ask(f"nvmlDeviceGet{name}"))
@@ -104,9 +107,10 @@ class GpuStates:
             return []
         severity = Severity.INFO if link[:2] == link[2:] else Severity.WARNING
         names = ("gen", "width", "max_gen", "max_width")
-        return [self._said(events.PCIE_LINK, severity, dict(zip(names, link, strict=True)))]
+        return [self._gpu_event(events.PCIE_LINK, severity, dict(zip(names, link, strict=True)))]
 
     def _row_remap(self) -> list[HostEvent]:
+        """Return an event if the state of memory row remapping changed."""
         found = self._asker.ask("nvmlDeviceGetRemappedRows")
         if found is None or len(found) != 4:
             return []
@@ -115,17 +119,19 @@ class GpuStates:
         if remap == before:
             return []
         severity = Severity.ERROR if remap[1] else Severity.WARNING if remap[0] else Severity.INFO
-        return [self._said(events.ROW_REMAP, severity, {"pending": remap[0], "failure": remap[1]})]
+        return [self._gpu_event(events.ROW_REMAP, severity, {"pending": remap[0], "failure": remap[1]})]
 
     def _recovery_action(self) -> list[HostEvent]:
+        """Return an event if the driver's requested recovery action changed."""
         found = self._asker.fields((_RECOVERY,))
         action = int(found.get(_RECOVERY, self._recovery))
         before, self._recovery = self._recovery, action
         if action == before:
             return []
-        return [self._said(events.GPU_RECOVERY, Severity.ERROR if action else Severity.INFO, {"action": action})]
+        return [self._gpu_event(events.GPU_RECOVERY, Severity.ERROR if action else Severity.INFO, {"action": action})]
 
     def _ecc(self, now_ns: int) -> list[HostEvent]:
+        """Return events for ECC errors that were added since the last report."""
         library, out = self._asker.library, []
         kinds = (
             ("uncorrected", library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, Severity.ERROR),
@@ -140,10 +146,11 @@ class GpuStates:
             if self._first and kind == "uncorrected":
                 count = int(value)
             if count:
-                out.append(self._said(events.ECC, severity, {"kind": kind, "count": count}))
+                out.append(self._gpu_event(events.ECC, severity, {"kind": kind, "count": count}))
         return out
 
     def _nvlink(self, now_ns: int) -> list[HostEvent]:
+        """Return events for changed links and added NVLink errors."""
         out = self._link_states()
         if self._nvlink_fields is None:  # what this card has, found out once
             wanted = (*_TOTALS, *((field, link) for link in sorted(self._links) for field in _PER_LINK))
@@ -155,11 +162,11 @@ class GpuStates:
             if count:
                 severity = Severity.WARNING if kind in {"crc", "replay"} else Severity.ERROR
                 payload = {"kind": kind, "count": count, **({"link": link} if link >= 0 else {})}
-                out.append(self._said(events.NVLINK_ERROR, severity, payload))
+                out.append(self._gpu_event(events.NVLINK_ERROR, severity, payload))
         return out
 
     def _link_states(self) -> list[HostEvent]:
-        """Tell of links that went down or came up; those that are down at the start may have no cable."""
+        """Return events for links that went down or came up; links that are down at the start may have no cable."""
         out = []
         for link in range(MAX_LINKS) if self._first else sorted(self._links):
             state = self._asker.ask("nvmlDeviceGetNvLinkState", link)
@@ -171,15 +178,18 @@ class GpuStates:
             if before is not None and before != bool(state):
                 severity = Severity.INFO if state else Severity.ERROR
                 payload = {"link": link, "state": "up" if state else "down"}
-                out.append(self._said(events.NVLINK_ERROR, severity, payload))
+                out.append(self._gpu_event(events.NVLINK_ERROR, severity, payload))
         return out
 
     def _grown(self, key: tuple[str, int], value: int, now_ns: int, *, at_once: bool) -> int:
-        """Return by how much an error counter grew since it was told; at most once a minute unless ``at_once``."""
+        """Return the growth of an error counter since it was last reported.
+
+        At most once a minute unless ``at_once``.
+        """
         pending = self._pending.get(key, 0) + self._rates.increase(key, value)
-        told_ns = self._told_ns.get(key)
-        if pending and (at_once or told_ns is None or now_ns - told_ns >= TELL_AGAIN_NS):
-            self._pending[key], self._told_ns[key] = 0, now_ns
+        reported_ns = self._reported_ns.get(key)
+        if pending and (at_once or reported_ns is None or now_ns - reported_ns >= REPORT_AGAIN_NS):
+            self._pending[key], self._reported_ns[key] = 0, now_ns
             return pending
         self._pending[key] = pending
         return 0

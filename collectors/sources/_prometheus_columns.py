@@ -1,4 +1,4 @@
-"""From the samples of a page to the columns of the recording format."""
+"""Conversion of a page's samples to the columns of the recording format."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tocsin.schemas.metrics import GPU_METRICS, HOST_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 
 HOST: Final = ""
-"""In place of a GPU's UUID: the machine itself."""
+"""Key of the host itself, where GPUs have their UUID."""
 MAX_SERIES: Final = 50_000
 _LIMITS: Final = {metric.name: metric for metric in (*GPU_METRICS, *HOST_METRICS)}
 _SLACK: Final = 0.02
-"""Rates of the CPU's modes are not read at one moment: their sum may be a little above 1."""
+"""Tolerance of ratios: the CPU modes are not read at one moment, so their rates may add up to a little above 1."""
 
 
 class PrometheusColumns:
-    """Applies a mapping; keeps the last value of each counter."""
+    """Applies a mapping to pages, and keeps the last value of each counter."""
 
     def __init__(self, mapping: PrometheusMapping, skipped: Counter[str]) -> None:
-        """Count into ``skipped`` what is out of range."""
+        """Create a converter; values out of range are counted in ``skipped``."""
         self._mapping = mapping
         self._skipped = skipped
         self._last: dict[str, tuple[float, int]] = {}
@@ -35,7 +35,12 @@ class PrometheusColumns:
     def read(
         self, by_name: Mapping[str, Sequence[PageSample]], now_ns: int
     ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-        """Return the host's columns, and those of each GPU."""
+        """Return the host's columns, and GPU uuid -> columns.
+
+        Args:
+            by_name: samples of a page by metric name.
+            now_ns: time of the page.
+        """
         self._by_name, self._now_ns, self._rates = by_name, now_ns, {}
         if len(self._last) + len(self._matches) > MAX_SERIES:  # an exporter whose labels never stay the same
             self._last.clear()
@@ -48,7 +53,7 @@ class PrometheusColumns:
         return host, dict(gpus)
 
     def _column(self, column: str, terms: Sequence[Term]) -> dict[str, float]:
-        """Return owner -> value, of those that have a value in every term that is not optional."""
+        """Return owner -> value of a column, for owners with a value in every term that is not optional."""
         found = [self._term(term, is_gpu=column in GPU_COLUMNS) for term in terms]
         result: dict[str, float] = {}
         for owner in {owner for values in found for owner in values}:
@@ -63,6 +68,7 @@ class PrometheusColumns:
         return result
 
     def _term(self, term: Term, *, is_gpu: bool) -> dict[str, float]:
+        """Return owner -> value of one term."""
         values = self._combined(term, term.names, is_gpu=is_gpu)
         if term.divide_by:
             whole = self._combined(term, term.divide_by, is_gpu=is_gpu)
@@ -70,7 +76,7 @@ class PrometheusColumns:
         return {owner: term.base_value + term.factor * value for owner, value in values.items()}
 
     def _combined(self, term: Term, names: Sequence[str], *, is_gpu: bool) -> dict[str, float]:
-        """Return owner -> what its series make together; an owner of which one series has no rate has no value."""
+        """Return owner -> combined value of its series; an owner with a series without a rate is left out."""
         name = next((name for name in names if name in self._by_name), None)
         if name is None:
             return {}
@@ -90,7 +96,7 @@ class PrometheusColumns:
         return result
 
     def _rate(self, sample: PageSample) -> float | None:
-        """Return a counter's rate; None for its first value, and where it went back."""
+        """Return a counter's rate per second; None for its first value, and if it went back."""
         key = sample.series
         if key not in self._rates:  # the same series may stand in several terms
             before, self._last[key] = self._last.get(key), (sample.value, self._now_ns)
@@ -101,6 +107,7 @@ class PrometheusColumns:
         return self._rates[key]
 
     def _match(self, term: Term, sample: PageSample) -> bool:
+        """Return whether a sample's labels match a term's patterns."""
         if not term.labels:
             return True
         key = (id(term), sample.series)

@@ -1,4 +1,4 @@
-"""Fill of a file system. Alone in its thread: ``statvfs`` of a dead network file system never returns."""
+"""Fill level of a file system, in a collector of its own: ``statvfs`` of a dead network file system never returns."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class DiskCollector:
     name = "disk"
 
     def __init__(self, path: str, period_seconds: float = 1.0) -> None:
-        """Look at the file system that holds ``path``, later."""
+        """Create a collector for the file system that holds ``path``; nothing is read yet."""
         self.period_seconds = period_seconds
         self._path = path
 
     def collect(self, now_ns: int) -> Reading:
-        """Return the fill at ``now_ns``."""
+        """Return the fill level now."""
         del now_ns
         try:
             found = os.statvfs(self._path)

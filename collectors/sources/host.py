@@ -1,4 +1,4 @@
-"""CPU, memory and network of the machine, from /proc."""
+"""CPU, memory and network metrics of the host, from /proc."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NS_PER_SECOND: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What the host collector reads.
+    """Settings of the host collector.
 
     Attributes:
-        roots: where /proc and /sys are.
+        roots: mount points of /proc and /sys.
         period_seconds: time between samples.
     """
 
@@ -34,12 +34,12 @@ class HostConfig:
 
 
 class HostCollector:
-    """Rates need two samples: the first call gives levels only."""
+    """Reports CPU, memory and network use; rates need two samples, so the first call gives levels only."""
 
     name = "host"
 
     def __init__(self, config: HostConfig) -> None:
-        """Read nothing yet."""
+        """Create the collector; nothing is read yet."""
         self.period_seconds = config.period_seconds
         self._config = config
         self._files = KeptFiles()
@@ -50,7 +50,7 @@ class HostCollector:
         self._network_ns = 0
 
     def collect(self, now_ns: int) -> Reading:
-        """Return the machine's metrics at ``now_ns``."""
+        """Return the host's metrics now."""
         values: dict[str, float] = {}
         absent: list[str] = []
         sources = (self._cpu_util, self._memory, lambda: self._network(now_ns))
@@ -64,9 +64,11 @@ class HostCollector:
         return Reading(host=values)
 
     def _memory(self) -> dict[str, float]:
+        """Return the memory use."""
         return {"memory_used_ratio": memory_used_ratio(self._files.read(f"{self._config.roots.proc}/meminfo"))}
 
     def _cpu_util(self) -> dict[str, float]:
+        """Return the CPU use since the last call; empty for the first call."""
         times = parse_cpu_times(self._files.read(f"{self._config.roots.proc}/stat"))
         before, self._cpu = self._cpu, times
         if before is None or times.total_ticks <= before.total_ticks:
@@ -76,12 +78,11 @@ class HostCollector:
         return {"cpu_util_ratio": min(1.0, max(0.0, busy))}
 
     def _network(self, now_ns: int) -> dict[str, float]:
-        """Return bytes per second of the physical interfaces, both directions.
+        """Return bytes a second of the physical interfaces, both directions.
 
-        /proc/net/dev and not IpExt of /proc/net/netstat: the latter counts loopback
-        and leaves IPv6 out. Of the interfaces only those with a device behind them,
-        so that bonds, bridges and containers do not count a byte twice; RDMA traffic
-        passes neither counter and has its own metric.
+        Read from /proc/net/dev and not from IpExt of /proc/net/netstat, which counts loopback and leaves IPv6 out.
+        Only interfaces with a device behind them count, so that bonds, bridges and containers do not count a byte
+        twice. RDMA traffic passes neither counter and has its own metric.
         """
         devices = parse_net_dev(read_text(f"{self._config.roots.proc}/net/dev"))
         if devices.keys() != self._listed:
@@ -97,4 +98,5 @@ class HostCollector:
         return {"tcp_bytes_per_second": (total - before) * NS_PER_SECOND / (now_ns - before_ns)}
 
     def _has_device(self, interface: str) -> bool:
+        """Return whether an interface has a device behind it."""
         return os.path.exists(f"{self._config.roots.sys}/class/net/{interface}/device")

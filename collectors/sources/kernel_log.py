@@ -1,8 +1,8 @@
-"""Hardware errors that the kernel says: /dev/kmsg, or a file that a log daemon writes.
+"""Hardware errors from the kernel's log: /dev/kmsg, or a file that a log daemon writes.
 
-Reads without blocking and tells nothing old: it begins at the end of what is there. Lines of
-which the kernel keeps no copy any more are counted (``kernel_log_lost``). The same finding
-again is one event a minute with a count: a storm of 10 lines a second stays one event.
+Reads without blocking, and reports nothing old: it begins at the end of the log. Lines that the kernel overwrote
+unread are counted (``kernel_log_lost``). A repeated finding is one event a minute with a count, so that a storm of
+10 lines a second stays one event.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tocsin.schemas.formats.kmsg import parse_kmsg
 from tocsin.schemas.records import NS_PER_SECOND, EventSource, Severity
 
 RECORD_BYTES: Final = 65_536
-"""A record of /dev/kmsg that does not fit the buffer would be lost (EINVAL)."""
+"""Size of the read buffer; a record of /dev/kmsg that does not fit would be lost (EINVAL)."""
 MAX_RECORDS: Final = 4_096
 MAX_FILE_BYTES: Final = 1 << 20
-"""What one call reads at most; the rest waits for the next one."""
+"""Most bytes of a file that one call reads; the rest is read by the next one."""
 REPEAT_NS: Final = 60 * NS_PER_SECOND
 MAX_KINDS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLogConfig:
-    """What the kernel log collector reads.
+    """Settings of the kernel log collector.
 
     Attributes:
-        path: /dev/kmsg, or a file.
-        period_seconds: time between two looks.
-        from_start: tell what is there already, too.
+        path: /dev/kmsg, or a log file.
+        period_seconds: time between two calls.
+        from_start: whether to report what is in the log already, too.
     """
 
     path: str = "/dev/kmsg"
@@ -48,17 +48,17 @@ class KernelLogConfig:
 
 
 class KernelLogCollector:
-    """Gives events only. A lost place in the log (rotation, overwriting) never stops it.
+    """Reports events only; rotation or overwriting of the log never stops it.
 
     Attributes:
-        skipped: what was passed over, by reason: ``overwritten`` (by the kernel, unread), ``truncated`` (only the
-            line's beginning was read), ``malformed`` (no record), ``repeated`` (counted instead of told again).
+        skipped: skipped lines by reason: ``overwritten`` (by the kernel, unread), ``truncated`` (only the beginning was
+            read), ``malformed`` (no record), ``repeated`` (counted instead of reported again).
     """
 
     name = "kernel_log"
 
     def __init__(self, config: KernelLogConfig) -> None:
-        """Open nothing yet."""
+        """Create the collector; nothing is opened yet."""
         self.period_seconds = config.period_seconds
         self.skipped: Counter[str] = Counter()
         self._config = config
@@ -67,29 +67,30 @@ class KernelLogCollector:
         self._identity = (0, 0)
         self._partial = b""
         self._skipping = False
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._reported: dict[tuple[str, str], _ReportedFinding] = {}
 
     def collect(self, now_ns: int) -> Reading:
-        """Return what the kernel said since the last call.
+        """Return the events in the log since the last call.
 
         Raises:
-            NothingHere: there is no such file, or this user may not read it.
-            CollectorError: it cannot be read.
+            NothingHere: the file does not exist, or this user may not read it.
+            CollectorError: the file cannot be read.
         """
         if self._descriptor < 0:
             self._open(at_end=not self._config.from_start)
         overwritten = self.skipped["overwritten"]
         lines = self._records() if self._is_device else self._lines()
         found = [finding for line in lines if (finding := read_line(line)) is not None]
-        sightings = self._first_of_each(found, now_ns)
+        host_events = self._first_of_each(found, now_ns)
         lost = self.skipped["overwritten"] - overwritten
         if lost:
-            sightings.append(_sighting(events.KERNEL_LOG_LOST, Severity.WARNING, {"dropped_count": lost}))
-        return Reading(events=tuple(sightings))
+            host_events.append(_host_event(events.KERNEL_LOG_LOST, Severity.WARNING, {"dropped_count": lost}))
+        return Reading(events=tuple(host_events))
 
     # --- reading ---------------------------------------------------------------------------------
 
     def _open(self, *, at_end: bool) -> None:
+        """Open the log, at its end or at its beginning."""
         path = self._config.path
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -117,13 +118,13 @@ class KernelLogCollector:
         self._partial, self._skipping = b"", False
 
     def close(self) -> None:
-        """Close the file; the next call opens it anew."""
+        """Close the file; the next call opens it again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _records(self) -> Iterator[str]:
-        """Yield the messages of /dev/kmsg, one record a read (see dev-kmsg of the kernel's documentation)."""
+        """Yield the messages of /dev/kmsg, one record a read (see dev-kmsg in the kernel's documentation)."""
         for _ in range(MAX_RECORDS):
             try:
                 data = os.read(self._descriptor, RECORD_BYTES)
@@ -145,7 +146,7 @@ class KernelLogCollector:
             yield self._cut(message)
 
     def _lines(self) -> Iterator[str]:
-        """Yield the whole lines that a log file got; follow it where it was rotated or cut."""
+        """Yield the new complete lines of a log file; a rotated or truncated file is followed."""
         data = self._read_file()
         if not data:
             if not self._was_replaced():
@@ -169,6 +170,7 @@ class KernelLogCollector:
             self._partial, self._skipping = b"", True
 
     def _read_file(self) -> bytes:
+        """Return the next bytes of the log file."""
         try:
             return os.read(self._descriptor, MAX_FILE_BYTES)
         except BlockingIOError:  # a pipe
@@ -187,6 +189,7 @@ class KernelLogCollector:
         return False
 
     def _cut(self, line: str, size: int = 0) -> str:
+        """Return a line cut to the longest length, counting it if it was longer."""
         if max(size, len(line)) > MAX_LINE_CHARACTERS:
             self.skipped["truncated"] += 1
         return line[:MAX_LINE_CHARACTERS]
@@ -194,44 +197,47 @@ class KernelLogCollector:
     # --- telling ---------------------------------------------------------------------------------
 
     def _first_of_each(self, findings: list[KernelFinding], now_ns: int) -> list[HostEvent]:
-        """Return an event for what was not told within the last minute, and the counts whose minute is over."""
+        """Return events for findings not reported within the last minute, and for repetitions whose minute is over."""
         out: list[HostEvent] = []
-        for key, told in list(self._told.items()):
-            if now_ns - told.at_ns >= REPEAT_NS:
-                if told.repeats:
-                    finding = told.finding
-                    payload = {**finding.payload, "repeats": told.repeats}
-                    out.append(_sighting(finding.name, finding.severity, payload))
-                    self._told[key] = _Told(now_ns, finding)
+        for key, reported in list(self._reported.items()):
+            if now_ns - reported.at_ns >= REPEAT_NS:
+                if reported.repeats:
+                    finding = reported.finding
+                    payload = {**finding.payload, "repeats": reported.repeats}
+                    out.append(_host_event(finding.name, finding.severity, payload))
+                    self._reported[key] = _ReportedFinding(now_ns, finding)
                 else:
-                    del self._told[key]
+                    del self._reported[key]
         for finding in findings:
             key = (finding.name, _identity(finding.payload))
-            known = self._told.get(key)
+            known = self._reported.get(key)
             if known is not None:
                 known.repeats += 1
                 self.skipped["repeated"] += 1
                 continue
-            if len(self._told) >= MAX_KINDS:
-                self._told.pop(next(iter(self._told)))
-            self._told[key] = _Told(now_ns, finding)
-            out.append(_sighting(finding.name, finding.severity, {**finding.payload, "repeats": 0}))
+            if len(self._reported) >= MAX_KINDS:
+                self._reported.pop(next(iter(self._reported)))
+            self._reported[key] = _ReportedFinding(now_ns, finding)
+            out.append(_host_event(finding.name, finding.severity, {**finding.payload, "repeats": 0}))
         return out
 
 
 @dataclass(slots=True)
-class _Told:
+class _ReportedFinding:
+    """A reported finding: when it was reported, and how often it was repeated since."""
+
     at_ns: int
     finding: KernelFinding
     repeats: int = 0
 
 
 def _identity(payload: Mapping[str, Any]) -> str:
-    """Return what makes two findings the same: all but their text, and the process that happened to run."""
+    """Return a key that is equal for repeated findings: their payload without text and registers."""
     return json.dumps(
         {key: value for key, value in payload.items() if key not in {"text", "registers"}}, sort_keys=True
     )
 
 
-def _sighting(name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+def _host_event(name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
+    """Build a host event of the kernel."""
     return HostEvent(name, EventSource.KERNEL, severity, payload)

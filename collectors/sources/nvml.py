@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, from the driver's management library (nvidia-ml-py)."""
+"""Collector of NVIDIA GPUs, from the driver's management library (nvidia-ml-py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tocsin.schemas.records import NS_PER_SECOND, EventSource, Severity
 log = logging.getLogger(__name__)
 
 STATE_TICKS: Final = 5
-"""The states of a GPU are looked at with every fifth sample, those of its neighbour one sample later."""
+"""Samples between two checks of a GPU's states; the GPUs' checks are spread over the samples."""
 PROCESS_TICKS: Final = 10
 OPEN_AGAIN_NS: Final = 60 * NS_PER_SECOND
 MAX_EVENTS: Final = 64
@@ -34,11 +34,11 @@ _ARCHITECTURES: Final = {7: "ampere", 8: "ada", 9: "hopper", 10: "blackwell", 13
 
 @dataclass(frozen=True, slots=True)
 class NvmlConfig:
-    """How the NVML collector works.
+    """Settings of the NVML collector.
 
     Attributes:
         period_seconds: time between samples.
-        library: what to ask in place of pynvml (a fake), None = pynvml, imported when it is needed.
+        library: fake to use in place of pynvml; None: pynvml, imported when needed.
     """
 
     period_seconds: float = 1.0
@@ -62,18 +62,18 @@ class _Gpu:
 
 
 class NvmlCollector:
-    """Metrics of every GPU, its states on change, XIDs as they come.
+    """Reports the metrics of every GPU, its states on change, and XIDs as they occur.
 
-    A GPU that is lost is told once and left alone for a minute at a time; the others go on.
+    A lost GPU is reported once and skipped for a minute at a time; the others continue.
 
     Attributes:
-        skipped: answers passed over, by reason: ``nvml_error_N``, ``out_of_range``.
+        skipped: skipped answers by reason: ``nvml_error_N``, ``out_of_range``.
     """
 
     name = "nvml"
 
     def __init__(self, config: NvmlConfig) -> None:
-        """Open nothing yet."""
+        """Create the collector; nothing is opened yet."""
         self.period_seconds = config.period_seconds
         self.skipped: Counter[str] = Counter()
         self._config = config
@@ -85,29 +85,29 @@ class NvmlCollector:
         self._lost_indices: set[int] = set()
 
     def collect(self, now_ns: int) -> Reading:
-        """Return what the GPUs say at ``now_ns``.
+        """Return the GPUs' metrics, events and positions now.
 
         Raises:
-            NothingHere: this host has no NVIDIA driver or GPU; looked for again every minute.
-            CollectorError: the driver went away; it is opened anew with the next call.
+            NothingHere: this host has no NVIDIA driver or GPU; checked again every minute.
+            CollectorError: the driver is gone; it is opened again by the next call.
         """
-        sightings = [] if self._gpus else self._open(now_ns)
+        host_events = [] if self._gpus else self._open(now_ns)
         self._tick += 1
         values: dict[str, dict[str, float]] = {}
         try:
             for gpu in self._gpus:
-                read = self._read(gpu, now_ns, sightings)
+                read = self._read(gpu, now_ns, host_events)
                 if read:
                     values[gpu.uuid] = read
-            sightings.extend(self._xids())
+            host_events.extend(self._xids())
         except DriverGoneError as error:
             self.close()
             raise CollectorError(f"the NVIDIA driver went away: {error}; opened again at the next sample") from error
         places = {gpu.uuid: GpuPlace(gpu.index, gpu.pci, gpu.pids) for gpu in self._gpus}
-        return Reading(gpus=values, events=tuple(sightings), places=places)
+        return Reading(gpus=values, events=tuple(host_events), places=places)
 
     def close(self) -> None:
-        """Give back what the driver holds for us."""
+        """Free what the driver holds for this collector."""
         library, gpus, event_set = self._library, self._gpus, self._event_set
         self._library, self._gpus, self._event_set = None, [], None
         if library is None:
@@ -124,7 +124,7 @@ class NvmlCollector:
     # --- opening ---------------------------------------------------------------------------------
 
     def _open(self, now_ns: int) -> list[HostEvent]:
-        """Find the GPUs; return what is wrong with those that do not answer."""
+        """Open NVML and find the GPUs; return events about those that do not answer."""
         until_ns, why = self._absent
         if why and now_ns < until_ns:
             raise NothingHere(why)
@@ -134,28 +134,28 @@ class NvmlCollector:
             self._absent = (now_ns + OPEN_AGAIN_NS, str(error))
             raise
         self._absent, self._library = (0, ""), library
-        sightings: list[HostEvent] = []
+        host_events: list[HostEvent] = []
         for index in range(count):
             try:
                 self._gpus.append(self._found(index, now_ns))
             except GpuLostError as error:
                 if index not in self._lost_indices:
                     self._lost_indices.add(index)
-                    sightings.append(_lost({"gpu": index}, str(error)))
+                    host_events.append(_lost({"gpu": index}, str(error)))
             except library.NVMLError as error:
                 self.skipped[f"nvml_error_{error.value}"] += 1
                 log.warning("GPU skipped", extra={"collector": self.name, "gpu": index, "error": str(error)})
         if self._gpus:
             self._register()
-            return sightings
+            return host_events
         self.close()
         self._absent = (now_ns + OPEN_AGAIN_NS, f"none of {count} GPUs answers")
-        if not sightings:
+        if not host_events:
             raise NothingHere(self._absent[1])
-        return sightings
+        return host_events
 
     def _loaded(self) -> tuple[Any, int]:
-        """Return the opened library and how many GPUs it knows."""
+        """Return the opened library and the number of its GPUs."""
         library = self._config.library or _pynvml()
         try:
             library.nvmlInit()
@@ -170,6 +170,7 @@ class NvmlCollector:
         return library, int(count)
 
     def _found(self, index: int, now_ns: int) -> _Gpu:
+        """Return the GPU with this index."""
         library = self._library
         asker = Asker(library, None, self.skipped)
         asker.now_ns = now_ns
@@ -187,7 +188,7 @@ class NvmlCollector:
         return _Gpu(index, uuid, pci, architecture, asker, sampler, states)
 
     def _register(self) -> None:
-        """Ask to be told of XIDs; a driver that cannot (a container without rights) leaves them to kernel_log."""
+        """Register for XID events; if the driver cannot (a container without rights), only kernel_log reports them."""
         library = self._library
         try:
             self._event_set = library.nvmlEventSetCreate()
@@ -205,7 +206,8 @@ class NvmlCollector:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _read(self, gpu: _Gpu, now_ns: int, sightings: list[HostEvent]) -> dict[str, float]:
+    def _read(self, gpu: _Gpu, now_ns: int, host_events: list[HostEvent]) -> dict[str, float]:
+        """Return a GPU's metrics and add its events to the list; empty for a lost GPU."""
         if gpu.lost_ns and 0 <= now_ns - gpu.lost_ns < OPEN_AGAIN_NS:
             return {}
         gpu.asker.now_ns = now_ns
@@ -222,15 +224,15 @@ class NvmlCollector:
                 gpu.pids = tuple(sorted({int(process.pid) for process in running}))
         except (GpuLostError, self._library.NVMLError) as error:
             if not gpu.lost_ns:
-                sightings.append(_lost({"uuid": gpu.uuid, "pci": gpu.pci, "gpu": gpu.index}, str(error)))
+                host_events.append(_lost({"uuid": gpu.uuid, "pci": gpu.pci, "gpu": gpu.index}, str(error)))
             gpu.lost_ns = now_ns
             return {}
         gpu.lost_ns, gpu.seen = 0, True
-        sightings.extend(found)
+        host_events.extend(found)
         return values
 
     def _xids(self) -> list[HostEvent]:
-        """Return the XIDs that came since the last call, without waiting for one."""
+        """Return events for the XIDs since the last call, without waiting for one."""
         library, out = self._library, []
         for _ in range(MAX_EVENTS if self._event_set is not None else 0):
             try:
@@ -246,6 +248,7 @@ class NvmlCollector:
         return out
 
     def _gpu_of(self, handle: Any) -> _Gpu | None:
+        """Return the GPU of a handle, None if unknown."""
         try:
             uuid = _text(self._library.nvmlDeviceGetUUID(handle))
         except self._library.NVMLError:  # lost: its address is all that is left
@@ -253,6 +256,7 @@ class NvmlCollector:
         return next((gpu for gpu in self._gpus if gpu.uuid == uuid), None)
 
     def _xid(self, code: int, gpu: _Gpu | None) -> HostEvent:
+        """Build the event of an XID."""
         payload: dict[str, Any] = {"code": code, "pci": gpu.pci if gpu else "", "via": "nvml"}
         if gpu is not None:
             payload.update(uuid=gpu.uuid, gpu=gpu.index, architecture=gpu.architecture)
@@ -261,19 +265,22 @@ class NvmlCollector:
 
 
 def _lost(payload: dict[str, Any], why: str) -> HostEvent:
+    """Build the event of a lost GPU."""
     return HostEvent(events.GPU_LOST, EventSource.KERNEL, Severity.FATAL, {**payload, "text": f"NVML: {why}"[:300]})
 
 
 def _address(handle: Any) -> int | None:
+    """Return the address that identifies a device handle."""
     return ctypes.cast(handle, ctypes.c_void_p).value if hasattr(handle, "contents") else id(handle)
 
 
 def _text(value: object) -> str:
+    """Return an NVML string, which may be bytes, as text."""
     return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _pynvml(load: Callable[[str], object] = ctypes.CDLL) -> Any:
-    """Import pynvml, which costs 18 MB, only where the driver's library is there."""
+    """Import pynvml, which costs 18 MB, only if the driver's library is there; raise ``NothingHere`` otherwise."""
     try:
         load("libnvidia-ml.so.1")
     except OSError as error:

@@ -1,7 +1,6 @@
 """Watches the ranks' processes: stopped (SIGSTOP, a debugger, a duty cycle) or gone.
 
-The pids come from the hooks' hellos. A pid may be used again by the kernel: with
-its start time it is unique.
+The process ids come from the hooks' hellos. The kernel may reuse one; with its start time it is unique.
 """
 
 from __future__ import annotations
@@ -30,17 +29,18 @@ from tocsin.schemas.records import EventSource, JobKey, Severity
 
 STOPPED_SECONDS: Final = 0.5
 GONE_SECONDS: Final = 1.0
-"""How long the ``exit`` datagram of a supervisor may take before the process counts as gone."""
+"""How long a vanished process is kept before it is reported as gone, so that a supervisor's ``exit`` datagram can
+arrive first."""
 RATIO_SECONDS: Final = 2.0
 FLAP_RATIO: Final = 0.25
-"""Stopped for this share of the last two seconds: a duty cycle, even if never 0.5 s at a time."""
+"""Share of the last two seconds in the stopped state that shows a duty cycle, even if no stop lasts 0.5 s."""
 PAIR_SECONDS: Final = 1.0
-"""At most one begin (and so one end) in this time."""
+"""Least time between two begin events, and so between two end events."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One process and what was seen of it. ``*_mono`` are monotonic seconds."""
+    """One watched process and its recent states; ``*_mono`` are monotonic seconds."""
 
     pid: int
     path: str
@@ -57,10 +57,7 @@ class _Watched:
 
 
 class ProcessWatcher:
-    """Samples /proc/PID/stat about four times a second.
-
-    ``watch`` and ``settle`` may be called from any thread.
-    """
+    """Samples /proc/PID/stat of the ranks' processes about four times a second."""
 
     name = "process"
     # Not 0.25: a duty cycle of 0.25, 0.5 or 1 s would always be met at the same point of it.
@@ -68,7 +65,7 @@ class ProcessWatcher:
     period_seconds: float = 0.27
 
     def __init__(self, clock: Clock, roots: Roots | None = None) -> None:
-        """Watch nobody yet."""
+        """Start without any process."""
         self._clock = clock
         self._proc = (roots or Roots()).proc
         self._files = KeptFiles()
@@ -76,7 +73,7 @@ class ProcessWatcher:
         self._watched: dict[tuple[JobKey, int], _Watched] = {}
 
     def watch(self, job: JobKey, rank: int, pid: int) -> None:
-        """Watch a rank's process (again: no effect while pid and start time are the same)."""
+        """Watch a rank's process; no effect if it is watched already, by process id and start time."""
         stat = _stat(read_text, self._path(pid))
         if stat is None:
             return  # pid of another namespace, or it is gone already: nothing to say about it
@@ -86,12 +83,12 @@ class ProcessWatcher:
                 self._watched[job, rank] = _Watched(pid, self._path(pid), stat.start_ticks)
 
     def settle(self, job: JobKey, rank: int) -> None:
-        """Stop watching: it said goodbye, or somebody saw it exit."""
+        """Stop watching a rank's process, because its end is known."""
         with self._lock:
             self._watched.pop((job, rank), None)
 
     def look(self, pid: int) -> Sight:
-        """Return what is known of a process now; may be called from any thread."""
+        """Return the observed state of a process now; may be called from any thread."""
         stat = _stat(read_text, self._path(pid)) if pid else None
         if stat is not None:
             gone = stat.state in GONE_STATES
@@ -99,13 +96,13 @@ class ProcessWatcher:
         return Sight(Life.GONE if pid and not _exists(pid) else Life.HIDDEN)
 
     def state(self, job: JobKey, rank: int) -> str:
-        """Return the last seen state letter, "" = not watched."""
+        """Return the last state letter of a rank's process, "" if it is not watched."""
         with self._lock:
             watched = self._watched.get((job, rank))
         return watched.state if watched else ""
 
     def collect(self, now_ns: int) -> Reading:
-        """Return what changed."""
+        """Return events for processes that stopped, continued or vanished."""
         del now_ns
         mono = self._clock.mono_ns() / 1e9
         with self._lock:
@@ -126,6 +123,7 @@ class ProcessWatcher:
         return Reading(events=tuple(seen))
 
     def _gone(self, job: JobKey, rank: int, process: _Watched, mono: float) -> HostEvent | None:
+        """Return the event of a process that is gone for long enough, else None."""
         process.state = "X"
         if process.gone_since_mono is None:
             process.gone_since_mono = mono
@@ -140,11 +138,12 @@ class ProcessWatcher:
         return HostEvent(events.PROCESS_GONE, EventSource.PROCESS, Severity.ERROR, payload, rank, job)
 
     def _path(self, pid: int) -> str:
+        """Return the path of a process's stat file."""
         return f"{self._proc}/{pid}/stat"
 
 
 def _exists(pid: int) -> bool:
-    """Return whether the kernel knows a process; a /proc may hide those of other users."""
+    """Return whether the kernel knows a process; /proc may hide those of other users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -155,6 +154,7 @@ def _exists(pid: int) -> bool:
 
 
 def _stat(read: Callable[[str], str], path: str) -> ProcessStat | None:
+    """Return the parsed stat file of a process, None if it is gone or unreadable."""
     try:
         return parse_process_stat(read(path))
     except (FileNotFoundError, ProcessLookupError):
@@ -164,7 +164,7 @@ def _stat(read: Callable[[str], str], path: str) -> ProcessStat | None:
 
 
 def _edge(job: JobKey, rank: int, process: _Watched, mono: float) -> HostEvent | None:
-    """Take one sample; return a ``stopped`` edge where there is one to send."""
+    """Add one sample; return the ``stopped`` event to send, None for no event."""
     stopped = process.state in STOPPED_STATES
     ratio = _remember(process, stopped, mono)
     if not process.begun:
@@ -185,7 +185,7 @@ def _edge(job: JobKey, rank: int, process: _Watched, mono: float) -> HostEvent |
 
 
 def _remember(process: _Watched, stopped: bool, mono: float) -> float:  # noqa: FBT001  # private, one caller
-    """Add a sample; return the share of the last two seconds in which it was stopped."""
+    """Add a sample; return the share of the last two seconds in the stopped state."""
     samples = process.samples
     if stopped and samples and samples[-1][1]:
         process.stopped_seconds += mono - samples[-1][0]
@@ -205,7 +205,7 @@ def _remember(process: _Watched, stopped: bool, mono: float) -> float:  # noqa: 
 
 
 def _flaps(process: _Watched, ratio: float) -> bool:
-    """Return whether it was seen to stop at least twice, for a good share of the time."""
+    """Return whether a process stopped at least twice, for at least ``FLAP_RATIO`` of the time."""
     if ratio < FLAP_RATIO:
         return False
     flags = [was for _, was in process.samples]
@@ -213,6 +213,7 @@ def _flaps(process: _Watched, ratio: float) -> bool:
 
 
 def _stopped(job: JobKey, rank: int, process: _Watched, edge: str, ratio: float) -> HostEvent:
+    """Build a ``stopped`` event; ``edge``: ``begin`` or ``end``."""
     payload = {
         "pid": process.pid,
         "edge": edge,

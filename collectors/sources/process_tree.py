@@ -1,10 +1,8 @@
-"""Host metrics of a **pretended** host: the process tree of one rank (drill only).
+"""Host metrics of a **simulated** host: the process tree of one rank (drill only).
 
-Several ranks on one machine that pose as hosts would all report the same
-machine. With ``--as-process-tree PID`` the host metrics of an agent come from the
-process tree of PID instead: the share of one core that it uses, and its resident
-memory as a share of the machine's. Network bytes are not known per process and
-stay empty.
+Several ranks on one machine that act as hosts would all report the same machine. With ``--as-process-tree PID`` an
+agent's host metrics come from the process tree of PID instead: its share of one core, and its resident memory as
+a share of the machine's. Network bytes are not known per process and stay empty.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ from tocsin.collectors.sources.procfs import (
 )
 
 TREE_TICKS: Final = 5
-"""The tree is walked on every fifth sample: it costs a file a thread."""
+"""Samples between two walks of the tree, each of which reads a file per thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessTreeConfig:
-    """Whom the pretended host consists of.
+    """Settings of a simulated host's collector.
 
     Attributes:
         pid: root of the process tree.
-        roots: where /proc is.
+        roots: mount point of /proc.
         period_seconds: time between samples.
     """
 
@@ -44,12 +42,12 @@ class ProcessTreeConfig:
 
 
 class ProcessTreeCollector:
-    """Poses as a host collector; its name says that it is none."""
+    """Reports a process tree's CPU and memory as host metrics; its name shows that it is no host collector."""
 
     name = "pose_process_tree"
 
     def __init__(self, config: ProcessTreeConfig) -> None:
-        """Read nothing yet."""
+        """Create the collector; nothing is read yet."""
         self.period_seconds = config.period_seconds
         self._config = config
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
@@ -62,7 +60,7 @@ class ProcessTreeCollector:
         self._cpu_ns = 0
 
     def collect(self, now_ns: int) -> Reading:
-        """Return the tree's CPU and memory at ``now_ns``."""
+        """Return the tree's CPU and memory now."""
         if self._calls % TREE_TICKS == 0:
             self._pids = self._tree()
         self._calls += 1
@@ -80,7 +78,7 @@ class ProcessTreeCollector:
         return Reading(host=values)
 
     def _cpu_util(self, ticks: int, now_ns: int) -> dict[str, float]:
-        """Return the share of **one** core: the pretended host has one."""
+        """Return the share of **one** core since the last call, because the simulated host has one."""
         before, before_ns = self._cpu_ticks, self._cpu_ns
         self._cpu_ticks, self._cpu_ns = ticks, now_ns
         if before is None or now_ns <= before_ns:
@@ -89,17 +87,20 @@ class ProcessTreeCollector:
         return {"cpu_util_ratio": min(1.0, max(0.0, seconds * NS_PER_SECOND / (now_ns - before_ns)))}
 
     def _total_memory_bytes(self) -> int:
+        """Return the machine's memory, read once."""
         if not self._memory_bytes:
             self._memory_bytes = parse_meminfo(read_text(f"{self._config.roots.proc}/meminfo"))["MemTotal"]
         return self._memory_bytes
 
     def _stat(self, pid: int) -> ProcessStat | None:
+        """Return the parsed stat file of a process, None if it is gone."""
         try:
             return parse_process_stat(read_text(f"{self._config.roots.proc}/{pid}/stat"))
         except (FileNotFoundError, ProcessLookupError):
             return None
 
     def _tree(self) -> list[int]:
+        """Return the process ids of the tree."""
         found: list[int] = []
         ahead = [self._config.pid]
         while ahead:
@@ -109,6 +110,7 @@ class ProcessTreeCollector:
         return found
 
     def _children(self, pid: int) -> list[int]:
+        """Return the process ids of a process's children."""
         tasks = f"{self._config.roots.proc}/{pid}/task"
         children: list[int] = []
         try:

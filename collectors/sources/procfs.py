@@ -1,4 +1,4 @@
-"""Pure parsers of /proc texts, and the path roots that tests replace."""
+"""Pure parsers of /proc files, and the mount points that tests replace."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tocsin.schemas.errors import CollectorError
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where the kernel's file systems are mounted (a container sees the host's under /host).
+    """Mount points of the kernel's file systems (a container sees the host's under /host).
 
     Attributes:
-        proc: procfs.
-        sys: sysfs.
+        proc: mount point of procfs.
+        sys: mount point of sysfs.
     """
 
     proc: str = "/proc"
@@ -28,8 +28,8 @@ class CpuTimes:
     """Accumulated time of all CPUs, in clock ticks.
 
     Attributes:
-        busy_ticks: all but idle and iowait.
-        total_ticks: everything.
+        busy_ticks: time except idle and iowait.
+        total_ticks: all time.
     """
 
     busy_ticks: int
@@ -38,14 +38,14 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """The fields of /proc/PID/stat that are used.
+    """The used fields of /proc/PID/stat.
 
     Attributes:
         state: one letter; T and t: stopped, Z and X: dead.
-        cpu_ticks: user and system time, waited-for children included, in clock ticks.
-        start_ticks: when it started, in clock ticks since boot: with the pid it is unique.
+        cpu_ticks: user and system time, including waited-for children, in clock ticks.
+        start_ticks: start time in clock ticks since boot; unique together with the pid.
         rss_page_count: resident memory in pages.
-        parent_pid: its parent, 0 = none.
+        parent_pid: process id of its parent, 0 for none.
     """
 
     state: str
@@ -59,15 +59,15 @@ _CHUNK_BYTES: Final = 16_384
 _PAGE_BYTES: Final = 4_096
 _PLAIN: Final = -1
 MAX_KEPT: Final = 256
-"""Files that one collector keeps open, of the 1,024 that a process may have."""
+"""Most files that one collector keeps open, of the 1,024 that a process may have."""
 GONE_STATES: Final = "ZXx"
 STOPPED_STATES: Final = "Tt"
 
 
 def read_text(path: str) -> str:
-    """Return a small file's text; raise what ``os.open`` raises.
+    """Return a small file's text; raises what ``os.open`` raises.
 
-    Without a file object, which asks the kernel three more things about each file.
+    Without a file object, which would make three more system calls for each file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -80,22 +80,22 @@ def read_text(path: str) -> str:
 
 
 class KeptFiles:
-    """Small files that are read again and again: those that the kernel makes up stay open, opening costs most.
+    """Reader of small files that are read repeatedly; generated ones stay open, because opening costs most.
 
-    For one thread. Such a file reads its present content from its beginning each time, and fails once its process or
-    device is gone: then it is opened anew, which says what is there now. Plain files (a log daemon's copy, a test's
-    tree) may be replaced under their name, so they are opened each time.
+    For one thread. A generated file gives its present content from its beginning each time, and fails once its process
+    or device is gone; then it is opened again. Regular files (a log daemon's copy, a test's tree) may be replaced under
+    their name, so they are opened each time.
     """
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
+        """Start without open files."""
         self._kept: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def read(self, path: str) -> str:
-        """Return the first 4,096 bytes as text; raise what ``os.open`` and ``os.read`` raise."""
+        """Return the first 4,096 bytes of a file as text; raises what ``os.open`` and ``os.read`` raise."""
         kept = self._kept.get(path)
         if kept is not None and kept != _PLAIN:
             try:
@@ -115,25 +115,25 @@ class KeptFiles:
         return data.decode("ascii", "replace")
 
     def close(self, path: str) -> None:
-        """Let go of one file."""
+        """Close one file."""
         descriptor = self._kept.pop(path, _PLAIN)
         if descriptor != _PLAIN:
             os.close(descriptor)
 
     def close_others(self, paths: Container[str]) -> None:
-        """Let go of all but these."""
+        """Close all files except these."""
         for path in [path for path in self._kept if path not in paths]:
             self.close(path)
 
 
 def _is_made_up(descriptor: int, byte_count: int) -> bool:
-    """Return whether a file's content is made when it is read: procfs states the size 0, sysfs a page."""
+    """Return whether a file's content is generated on reading: procfs states the size 0, sysfs a page."""
     size = os.fstat(descriptor).st_size
     return size == 0 or byte_count < min(size, _PAGE_BYTES)
 
 
 def parse_cpu_times(text: str) -> CpuTimes:
-    """Read the first line of /proc/stat.
+    """Parse the first line of /proc/stat.
 
     Guest time is already counted in user time, so the sum stops before it.
 
@@ -149,7 +149,7 @@ def parse_cpu_times(text: str) -> CpuTimes:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Read /proc/meminfo into bytes by name.
+    """Parse /proc/meminfo into name -> bytes.
 
     >>> parse_meminfo("MemTotal:  2 kB" + chr(10) + "HugePages_Total: 0")
     {'MemTotal': 2048, 'HugePages_Total': 0}
@@ -164,7 +164,7 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 
 def memory_used_ratio(text: str) -> float:
-    """Return the share of memory that no new program could get, from /proc/meminfo."""
+    """Return the share of memory that is not available to new programs, from the text of /proc/meminfo."""
     values = parse_meminfo(text)
     try:
         return 1.0 - values["MemAvailable"] / values["MemTotal"]
@@ -173,7 +173,7 @@ def memory_used_ratio(text: str) -> float:
 
 
 def parse_net_dev(text: str) -> dict[str, int]:
-    r"""Read /proc/net/dev: interface -> bytes received plus bytes sent.
+    r"""Parse /proc/net/dev into interface -> bytes received plus bytes sent.
 
     >>> parse_net_dev("a\nb\n eth0: 7 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n")
     {'eth0': 12}
@@ -188,7 +188,7 @@ def parse_net_dev(text: str) -> dict[str, int]:
 
 
 def parse_process_stat(text: str) -> ProcessStat:
-    """Read /proc/PID/stat; the command's name may hold blanks and brackets.
+    """Parse /proc/PID/stat; the command's name may contain blanks and brackets.
 
     >>> parse_process_stat("7 (a) b) R 1 1 1 0 -1 0 0 0 0 0 3 4 1 0 20 0 1 0 99 4096 12 0").cpu_ticks
     8

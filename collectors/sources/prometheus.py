@@ -1,4 +1,4 @@
-"""Others' exporters: a page in Prometheus' text format becomes columns by a mapping."""
+"""Collector of other exporters' pages in Prometheus' text format, converted to columns by a mapping."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Fetch = Callable[[str], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PrometheusConfig:
-    """What the Prometheus collector reads.
+    """Settings of a Prometheus collector.
 
     Attributes:
-        url: the page, http or https.
-        mapping: which metric is which column.
+        url: address of the page, http or https.
+        mapping: mapping of metrics to columns.
         period_seconds: time between two scrapes.
-        name: under which success and duration are reported.
+        name: name under which success and duration are reported.
     """
 
     url: str
@@ -49,17 +49,21 @@ class PrometheusConfig:
 
 
 class PrometheusCollector:
-    """Scrapes one page. A column has a value where all its terms have one; blanks, NaN and infinities are none.
+    """Scrapes one page; a column needs a value in all its terms, and blanks, NaN and infinities are none.
 
     Attributes:
-        skipped: what was passed over, by reason: ``malformed`` lines, ``out_of_range`` values.
+        skipped: skipped items by reason: ``malformed`` lines, ``out_of_range`` values.
     """
 
     def __init__(self, config: PrometheusConfig, fetch: Fetch | None = None) -> None:
-        """Fetch nothing yet.
+        """Create the collector; nothing is fetched yet.
+
+        Args:
+            config: settings.
+            fetch: function from URL to the page's bytes; None: over HTTP.
 
         Raises:
-            ConfigError: the URL is none that can be scraped.
+            ConfigError: the URL is not http or https.
         """
         parts = urlsplit(config.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -72,13 +76,13 @@ class PrometheusCollector:
         self._parser = PageParser(config.mapping.names())
         self._columns = PrometheusColumns(config.mapping, self.skipped)
         self._xids: dict[str, int] = {}
-        self._said_malformed = False
+        self._is_malformed_logged = False
 
     def collect(self, now_ns: int) -> Reading:
-        """Return the page's columns at ``now_ns``.
+        """Return the page's columns and new XIDs now.
 
         Raises:
-            CollectorError: it cannot be fetched, or is no such page.
+            CollectorError: the page cannot be fetched or is too large.
         """
         samples = self._page()
         by_name: dict[str, list[PageSample]] = defaultdict(list)
@@ -89,6 +93,7 @@ class PrometheusCollector:
         return Reading(host, gpus, tuple(self._new_xids(by_name)))
 
     def _page(self) -> tuple[PageSample, ...]:
+        """Fetch and parse the page; malformed lines are counted, the first one is logged."""
         url = self._config.url
         try:
             data = self._fetch(url)
@@ -99,16 +104,17 @@ class PrometheusCollector:
         page = self._parser.parse(data.decode("utf-8", "replace"))
         if page.malformed:
             self.skipped["malformed"] += len(page.malformed)
-            if not self._said_malformed:
-                self._said_malformed = True
+            if not self._is_malformed_logged:
+                self._is_malformed_logged = True
                 number, line = page.malformed[0]
                 log.warning("line skipped", extra={"collector": self.name, "url": url, "line": number, "text": line})
         return page.samples
 
     def _new_xids(self, by_name: dict[str, list[PageSample]]) -> list[HostEvent]:
-        """Return the XIDs that are not the last ones: the gauge holds the last XID for ever, so the first look is old.
+        """Return events for XIDs that differ from the last ones.
 
-        The same XID twice in a row does not show in it: NVML or the kernel's log tells each.
+        The gauge keeps the last XID for ever, so the first value is an old one. The same XID twice in a row does not
+        show in it; NVML or the kernel's log reports each.
         """
         out: list[HostEvent] = []
         label = self._config.mapping.gpu_label
@@ -124,6 +130,7 @@ class PrometheusCollector:
 
 
 def _xid(code: int, uuid: str, pci: str) -> HostEvent:
+    """Build the event of an XID."""
     payload: dict[str, Any] = {"code": code, "pci": normal_pci(pci), "uuid": uuid, "via": "prometheus"}
     meaning = meaning_of_xid(code)
     return HostEvent(events.XID, EventSource.KERNEL, severity_of(meaning), payload)
@@ -131,11 +138,12 @@ def _xid(code: int, uuid: str, pci: str) -> HostEvent:
 
 @functools.cache
 def _opener() -> urllib.request.OpenerDirector:
+    """Return the HTTP opener, without a proxy."""
     return urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _fetch(url: str) -> bytes:
-    """Return a page's bytes; no proxy: the exporter is on this host, or near."""
+    """Return a page's bytes; no proxy is used, because the exporter is on this host or near it."""
     request = urllib.request.Request(url, headers={"Accept": "text/plain;version=0.0.4"})  # noqa: S310  # http(s) only, see __init__
     with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
         data: bytes = response.read(MAX_PAGE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports, from /sys/class/infiniband."""
+"""Collector of InfiniBand and RoCE ports, from /sys/class/infiniband."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from tocsin.schemas.records import NS_PER_SECOND, EventSource, Severity
 log = logging.getLogger(__name__)
 
 WORD_BYTES: Final = 4
-"""``port_rcv_data`` and ``port_xmit_data`` count words of four bytes, on RoCE ports too."""
+"""Bytes in a unit of ``port_rcv_data`` and ``port_xmit_data``, on RoCE ports too."""
 SCAN_NS: Final = 10 * NS_PER_SECOND
 DETAIL_TICKS: Final = 5
-"""Rate and ``link_downed`` ask the card's firmware: read with every fifth sample, and where the state changed."""
+"""Samples between two reads of rate and ``link_downed``, which ask the card's firmware; also read when the state
+changed."""
 MAX_PORTS: Final = 256
-MAX_SAID: Final = 64
+MAX_LOGGED_PATHS: Final = 64
 ACTIVE: Final = "active"
 GONE: Final = "gone"
 
@@ -41,10 +42,10 @@ _SOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RdmaConfig:
-    """What the RDMA collector reads.
+    """Settings of the RDMA collector.
 
     Attributes:
-        roots: where /sys is.
+        roots: mount point of /sys.
         period_seconds: time between samples.
     """
 
@@ -54,7 +55,7 @@ class RdmaConfig:
 
 @dataclass(slots=True)
 class _Port:
-    """One port: which files it has, and what was said of it."""
+    """One port: its counter files, and its last known state."""
 
     name: str
     path: str
@@ -70,19 +71,19 @@ class _Port:
 
 
 class RdmaCollector:
-    """Sums the ports' traffic; tells of each port whose state, rate or ``link_downed`` changed.
+    """Reports the ports' summed traffic, and an event for each port whose state, rate or ``link_downed`` changed.
 
-    PFC frames are counted by the Ethernet driver only and shown by ethtool, not by sysfs:
+    PFC frames are counted by the Ethernet driver only and shown by ethtool, not by sysfs, so
     ``pfc_tx_packets_per_second`` has no sample from here.
 
     Attributes:
-        skipped: files passed over, by reason: ``unreadable``, ``malformed``.
+        skipped: skipped files by reason: ``unreadable``, ``malformed``.
     """
 
     name = "rdma"
 
     def __init__(self, config: RdmaConfig) -> None:
-        """Read nothing yet."""
+        """Create the collector; nothing is read yet."""
         self.period_seconds = config.period_seconds
         self.skipped: Counter[str] = Counter()
         self._folder = f"{config.roots.sys}/class/infiniband"
@@ -91,10 +92,10 @@ class RdmaCollector:
         self._tick = 0
         self._rates = Rates()
         self._files = KeptFiles()
-        self._said: set[str] = set()
+        self._logged_paths: set[str] = set()
 
     def collect(self, now_ns: int) -> Reading:
-        """Return traffic and changes at ``now_ns``.
+        """Return traffic and changed ports now.
 
         Raises:
             NothingHere: this host has no RDMA device.
@@ -107,12 +108,12 @@ class RdmaCollector:
             if total is not None:
                 values[metric] = total
         self._tick += 1
-        sightings: list[HostEvent] = []
+        host_events: list[HostEvent] = []
         for index, port in enumerate(self._ports.values()):
             found = self._change(port, in_detail=(self._tick + index) % DETAIL_TICKS == 0)
             if found is not None:
-                sightings.append(found)
-        return Reading(host=values, events=tuple(sightings))
+                host_events.append(found)
+        return Reading(host=values, events=tuple(host_events))
 
     @property
     def port_names(self) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ class RdmaCollector:
         return tuple(self._ports)
 
     def _scan(self, now_ns: int) -> None:
-        """Look which ports there are; one that left stays, as gone."""
+        """Find new ports; known ones that vanished are kept with the state "gone"."""
         try:
             devices = sorted(os.listdir(self._folder))
         except FileNotFoundError as error:
@@ -141,6 +142,7 @@ class RdmaCollector:
             raise NothingHere(f"{self._folder} lists no port")
 
     def _listed(self, folder: str) -> list[str]:
+        """Return the sorted entries of a folder; empty if it cannot be listed."""
         try:
             return sorted(os.listdir(folder))
         except OSError as error:
@@ -150,9 +152,9 @@ class RdmaCollector:
     # --- traffic ---------------------------------------------------------------------------------
 
     def _total(self, metric: str, now_ns: int) -> float | None:
-        """Return the sum over the ports; None where one that gives values gives none this time.
+        """Return a metric's sum over all ports; None if a port that has the counter gives no rate this time.
 
-        A sum that lacks a port would look like a drop of traffic.
+        A sum without that port would look like a drop of traffic.
         """
         total, found = 0.0, False
         for port in self._ports.values():
@@ -171,6 +173,7 @@ class RdmaCollector:
         return total if found and total == total else None  # noqa: PLR0124  # NaN: a first value, or a counter that went back
 
     def _counter(self, path: str) -> int | None:
+        """Return the value of a counter file, None if it cannot be read."""
         text = self._text(path)
         if text is None:
             return None
@@ -181,6 +184,7 @@ class RdmaCollector:
             return None
 
     def _text(self, path: str) -> str | None:
+        """Return the text of a file, None if it cannot be read."""
         try:
             return self._files.read(path)
         except OSError as error:
@@ -188,16 +192,16 @@ class RdmaCollector:
             return None
 
     def _skip(self, reason: str, path: str, why: str) -> None:
-        """Count what cannot be read; say each file once."""
+        """Count a file that cannot be read; each file is logged once."""
         self.skipped[reason] += 1
-        if path not in self._said and len(self._said) < MAX_SAID:
-            self._said.add(path)
+        if path not in self._logged_paths and len(self._logged_paths) < MAX_LOGGED_PATHS:
+            self._logged_paths.add(path)
             log.warning("file skipped", extra={"collector": self.name, "reason": reason, "path": path, "error": why})
 
     # --- states ----------------------------------------------------------------------------------
 
     def _change(self, port: _Port, *, in_detail: bool) -> HostEvent | None:
-        """Return an event where the port is not as it was; at start, where it is not active."""
+        """Return an event if the port changed, or at the start if it is not active."""
         before = (port.state, port.rate_gbps, port.link_downed)
         first, port.seen = not port.seen, True
         if not self._look(port, in_detail=in_detail or first):
@@ -219,7 +223,10 @@ class RdmaCollector:
         return HostEvent(events.IB_PORT, EventSource.KERNEL, severity, payload)
 
     def _look(self, port: _Port, *, in_detail: bool) -> bool:
-        """Read state, and in detail rate and ``link_downed``; False where the state cannot be read."""
+        """Update a port's state, and in detail its rate and ``link_downed``.
+
+        Return False if the state cannot be read.
+        """
         try:
             state = parse_state("state", self._files.read(f"{port.path}/state"))
         except (FileNotFoundError, NotADirectoryError):
@@ -243,6 +250,7 @@ class RdmaCollector:
         return True
 
     def _look_at(self, port: _Port, name: str) -> None:
+        """Update a port's physical state or rate from its file."""
         path = f"{port.path}/{name}"
         text = self._text(path)
         if text is None:
@@ -258,7 +266,7 @@ class RdmaCollector:
 
 
 def _counters_of(path: str) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Return metric -> the counters that this port has for it."""
+    """Return metric -> counters of this port for it, as (file, factor)."""
     found: dict[str, tuple[tuple[str, int], ...]] = {}
     for metric, lists in _SOURCES.items():
         for names in lists:

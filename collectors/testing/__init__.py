@@ -1,1 +1,1 @@
-"""Stand-ins for what a training host has, for the tests of this project and of others."""
+"""Fakes of a training host's devices, for the tests of this project and of others."""

@@ -1,8 +1,8 @@
-"""An NVML without a GPU, that answers as the documentation says.
+"""A fake NVML without GPUs that behaves as documented.
 
-Where pynvml raises, this raises an ``NVMLError`` with the same code; what a card does not
-support is an error and not a zero; field values carry a code each; GPM needs two samples.
-Names and numbers are pynvml's own (``tests/collectors/test_fake_nvml.py`` compares them).
+Where pynvml raises, this raises an ``NVMLError`` with the same code. An unsupported value is an error and not
+a zero; each field value carries a code; GPM needs two samples. Names and numbers are pynvml's own
+(``tests/collectors/test_fake_nvml.py`` compares them).
 """
 
 # ruff: noqa: N802, N815  # the names are NVML's
@@ -18,27 +18,27 @@ ALL_LINKS = 0xFFFF_FFFF
 
 
 class NVMLError(Exception):
-    """What NVML raises; ``value`` is its code."""
+    """Error of the fake NVML; ``value`` is its code."""
 
     def __init__(self, value: int) -> None:
-        """Keep the code."""
+        """Create the error with this code."""
         super().__init__(f"NVML error {value}")
         self.value = value
 
 
 @dataclass(slots=True)
 class FakeGpu:
-    """One GPU: set what it shall say.
+    """One fake GPU; a test sets what it answers.
 
     Attributes:
-        uuid: its key.
+        uuid: UUID of the GPU.
         pci: bus address as NVML writes it (eight digits of domain, upper case).
-        power_milliwatts: and so on: what the getters return, in NVML's own units.
+        power_milliwatts: answers of the getters, in NVML's own units; likewise the following fields.
         fields: (field, scope) -> value, or an ``NVMLError`` for the code of that field.
-        gpm: GPM metric -> value; empty: a card without GPM.
-        unsupported: names of functions that answer "not supported".
-        lost: every call answers "GPU is lost".
-        xids: waiting XID events.
+        gpm: GPM metric -> value; empty for a card without GPM.
+        unsupported: names of functions that fail with "not supported".
+        lost: whether every call fails with "GPU is lost".
+        errors: function name -> error code with which it fails.
     """
 
     uuid: str
@@ -70,7 +70,7 @@ class FakeGpu:
 
 
 class _Unhashable:
-    """As ctypes' objects are."""
+    """An object without a hash, like those of ctypes."""
 
     __hash__ = None  # type: ignore[assignment]  # as ctypes does
 
@@ -84,6 +84,8 @@ class FakeSample(_Unhashable):
 
 
 class _GpmMetricsGet:
+    """The request structure of ``nvmlGpmMetricsGet``."""
+
     def __init__(self) -> None:
         self.version = 0
         self.numMetrics = 0
@@ -93,7 +95,7 @@ class _GpmMetricsGet:
 
 
 class FakeNvml:
-    """In place of the module pynvml."""
+    """Replacement of the module pynvml."""
 
     NVMLError: ClassVar[type[NVMLError]] = NVMLError
     c_nvmlGpmMetricsGet_t: ClassVar[type[_GpmMetricsGet]] = _GpmMetricsGet
@@ -110,7 +112,7 @@ class FakeNvml:
     _VALUE_TYPE_DOUBLE, _VALUE_TYPE_U64 = 0, 3
 
     def __init__(self, gpus: list[FakeGpu], init_error: int = 0) -> None:
-        """Hold these GPUs; ``init_error``: ``nvmlInit`` raises this code."""
+        """Create an NVML with these GPUs; with ``init_error``, ``nvmlInit`` fails with that code."""
         self.gpus = gpus
         self.init_error = init_error
         self.is_open = False
@@ -120,41 +122,43 @@ class FakeNvml:
         self._registered: set[str] = set()
 
     def raise_xid(self, index: int, code: int) -> None:
-        """Let a GPU raise an XID; it is seen where the GPU was registered."""
+        """Make a GPU raise an XID; it is delivered if the GPU was registered for events."""
         if self.gpus[index].uuid in self._registered:
             self._events.append((self.gpus[index], code))
 
     # --- library ---------------------------------------------------------------------------------
 
     def nvmlInit(self) -> None:
-        """Open."""
+        """Open NVML, or fail with the set code."""
         if self.init_error:
             raise NVMLError(self.init_error)
         self.is_open = True
 
     def nvmlShutdown(self) -> None:
-        """Close."""
+        """Close NVML."""
         self._check_open()
         self.is_open = False
 
     def nvmlDeviceGetCount(self) -> int:
-        """Return how many GPUs there are."""
+        """Return the number of GPUs."""
         self._check_open()
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
-        """Return a GPU; one that is lost has no handle."""
+        """Return the GPU with this index as its handle; a lost one has none."""
         self._check_open()
         if not 0 <= index < len(self.gpus):
             raise NVMLError(2)
         return self._gpu(self.gpus[index], "nvmlDeviceGetHandleByIndex")
 
     def _check_open(self) -> None:
+        """Count the call; fail with "uninitialized" if NVML is not open."""
         self.calls += 1
         if not self.is_open:
             raise NVMLError(1)
 
     def _gpu(self, gpu: FakeGpu, name: str) -> FakeGpu:
+        """Return the GPU, or fail as it is set to for this function."""
         self._check_open()
         if gpu.lost:
             raise NVMLError(15)
@@ -179,46 +183,46 @@ class FakeNvml:
         return self._gpu(handle, "nvmlDeviceGetArchitecture").architecture
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: FakeGpu) -> list[Any]:
-        """Return the processes."""
+        """Return the processes that compute on the GPU."""
         gpu = self._gpu(handle, "nvmlDeviceGetComputeRunningProcesses")
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in gpu.pids]
 
     # --- levels ----------------------------------------------------------------------------------
 
     def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:
-        """Return milliwatts."""
+        """Return the power in milliwatts."""
         return self._gpu(handle, "nvmlDeviceGetPowerUsage").power_milliwatts
 
     def nvmlDeviceGetTemperature(self, handle: FakeGpu, sensor: int) -> int:
-        """Return degrees Celsius."""
+        """Return the temperature in degrees Celsius."""
         gpu = self._gpu(handle, "nvmlDeviceGetTemperature")
         if sensor != self.NVML_TEMPERATURE_GPU:
             raise NVMLError(2)
         return gpu.temperature_celsius
 
     def nvmlDeviceGetClockInfo(self, handle: FakeGpu, kind: int) -> int:
-        """Return megahertz."""
+        """Return the SM clock in megahertz."""
         del kind
         return self._gpu(handle, "nvmlDeviceGetClockInfo").sm_clock_megahertz
 
     def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu, version: int | None = None) -> Any:
-        """Return bytes; the second version knows the driver's own share."""
+        """Return used and total memory in bytes."""
         name = "nvmlDeviceGetMemoryInfo_v2" if version else "nvmlDeviceGetMemoryInfo"
         gpu = self._gpu(handle, name)
         return SimpleNamespace(used=gpu.memory_used_bytes, total=80 << 30)
 
     def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> Any:
-        """Return percentages."""
+        """Return the utilisation of GPU and memory in percent."""
         gpu = self._gpu(handle, "nvmlDeviceGetUtilizationRates")
         return SimpleNamespace(gpu=gpu.util_percent, memory=gpu.memory_util_percent)
 
     def nvmlDeviceGetPcieThroughput(self, handle: FakeGpu, counter: int) -> int:
-        """Return kilobytes a second."""
+        """Return the PCIe throughput in kilobytes a second."""
         del counter
         return self._gpu(handle, "nvmlDeviceGetPcieThroughput").pcie_kilobytes_per_second
 
     def nvmlDeviceGetFieldValues(self, handle: FakeGpu, wanted: Any) -> list[Any]:
-        """Return one value a field, each with its own code."""
+        """Return one value per wanted field, each with its own code."""
         gpu = self._gpu(handle, "nvmlDeviceGetFieldValues")
         found = []
         for item in wanted:
@@ -234,7 +238,7 @@ class FakeNvml:
     # --- GPM -------------------------------------------------------------------------------------
 
     def nvmlGpmQueryDeviceSupport(self, handle: FakeGpu) -> Any:
-        """Return whether the card has GPM."""
+        """Return whether the card supports GPM."""
         return SimpleNamespace(isSupportedDevice=int(bool(self._gpu(handle, "nvmlGpmQueryDeviceSupport").gpm)))
 
     def nvmlGpmSampleAlloc(self) -> FakeSample:
@@ -270,27 +274,27 @@ class FakeNvml:
     # --- states ----------------------------------------------------------------------------------
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu) -> int:
-        """Return the mask."""
+        """Return the mask of clock reasons."""
         return self._gpu(handle, "nvmlDeviceGetCurrentClocksEventReasons").reasons_mask
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: FakeGpu) -> int:
-        """Return the mask (the older name)."""
+        """Return the mask of clock reasons (older name of the function)."""
         return self._gpu(handle, "nvmlDeviceGetCurrentClocksThrottleReasons").reasons_mask
 
     def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: FakeGpu) -> int:
-        """Return the generation."""
+        """Return the current PCIe generation."""
         return self._gpu(handle, "nvmlDeviceGetCurrPcieLinkGeneration").gen
 
     def nvmlDeviceGetCurrPcieLinkWidth(self, handle: FakeGpu) -> int:
-        """Return the lanes."""
+        """Return the current number of PCIe lanes."""
         return self._gpu(handle, "nvmlDeviceGetCurrPcieLinkWidth").width
 
     def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: FakeGpu) -> int:
-        """Return what card and slot can do."""
+        """Return the highest PCIe generation of card and slot."""
         return self._gpu(handle, "nvmlDeviceGetMaxPcieLinkGeneration").max_gen
 
     def nvmlDeviceGetMaxPcieLinkWidth(self, handle: FakeGpu) -> int:
-        """Return what card and slot can do."""
+        """Return the highest number of PCIe lanes of card and slot."""
         return self._gpu(handle, "nvmlDeviceGetMaxPcieLinkWidth").max_width
 
     def nvmlDeviceGetRemappedRows(self, handle: FakeGpu) -> tuple[int, int, int, int]:
@@ -298,14 +302,14 @@ class FakeNvml:
         return self._gpu(handle, "nvmlDeviceGetRemappedRows").remapped_rows
 
     def nvmlDeviceGetTotalEccErrors(self, handle: FakeGpu, kind: int, counter: int) -> int:
-        """Return a count."""
+        """Return the count of corrected or uncorrected ECC errors."""
         del counter
         gpu = self._gpu(handle, "nvmlDeviceGetTotalEccErrors")
         corrected = kind == self.NVML_MEMORY_ERROR_TYPE_CORRECTED
         return gpu.ecc_corrected_count if corrected else gpu.ecc_uncorrected_count
 
     def nvmlDeviceGetNvLinkState(self, handle: FakeGpu, link: int) -> int:
-        """Return 1 where the link is active."""
+        """Return 1 if the link is active, else 0."""
         gpu = self._gpu(handle, "nvmlDeviceGetNvLinkState")
         if link >= len(gpu.nvlinks):
             raise NVMLError(2 if gpu.nvlinks else 3)
@@ -314,28 +318,28 @@ class FakeNvml:
     # --- events ----------------------------------------------------------------------------------
 
     def nvmlEventSetCreate(self) -> object:
-        """Make a set."""
+        """Create an event set."""
         self._check_open()
         return _Unhashable()
 
     def nvmlEventSetFree(self, event_set: object) -> None:
-        """Give it back."""
+        """Free an event set."""
         del event_set
         self._check_open()
         self._registered.clear()
 
     def nvmlDeviceGetSupportedEventTypes(self, handle: FakeGpu) -> int:
-        """Return the mask."""
+        """Return the mask of supported event types."""
         self._gpu(handle, "nvmlDeviceGetSupportedEventTypes")
         return self.nvmlEventTypeXidCriticalError
 
     def nvmlDeviceRegisterEvents(self, handle: FakeGpu, types: int, event_set: object) -> None:
-        """Tell of this GPU's events from now on."""
+        """Register a GPU for events."""
         del types, event_set
         self._registered.add(self._gpu(handle, "nvmlDeviceRegisterEvents").uuid)
 
     def nvmlEventSetWait_v2(self, event_set: object, timeout_milliseconds: int) -> Any:
-        """Return one event; a fake cannot wait, so a timeout comes at once."""
+        """Return one event; without one, fail with "timeout" at once."""
         del event_set, timeout_milliseconds
         self._check_open()
         if not self._events:
@@ -345,7 +349,7 @@ class FakeNvml:
 
 
 def hopper(index: int) -> FakeGpu:
-    """Return an H100 at work: GPM, 18 NVLinks, ECC."""
+    """Return a fake H100 under load: GPM, 18 NVLinks, ECC."""
     gpm = {1: 96.0, 2: 88.0, 5: 45.0, 10: 38.0, 11: 0.0, 12: 6.0, 13: 2.0, 20: 900.0, 21: 1100.0, 60: 9e4, 61: 9e4}
     uuid = f"GPU-{index:08x}-fa4e-4a4e-8a4e-00000000fa4e"
     errors: dict[tuple[int, int], float | NVMLError] = {(number, 0): 0 for number in (38, 45, 52, 59, 230)}
@@ -353,7 +357,7 @@ def hopper(index: int) -> FakeGpu:
 
 
 def ampere(index: int) -> FakeGpu:
-    """Return an A100: no GPM, counters for its links."""
+    """Return a fake A100: no GPM, counters for its links."""
     gpu = hopper(index)
     gpu.architecture, gpu.gen, gpu.max_gen, gpu.gpm, gpu.nvlinks = 7, 4, 4, {}, [1] * 12
     gpu.fields.update({(138, ALL_LINKS): 0, (139, ALL_LINKS): 0, (197, 0): 0, (198, 0): 0})
@@ -361,5 +365,5 @@ def ampere(index: int) -> FakeGpu:
 
 
 def fake_host(count: int = 8) -> FakeNvml:
-    """Return an NVML with so many H100s."""
+    """Return a fake NVML with this number of H100s."""
     return FakeNvml([hopper(index) for index in range(count)])

@@ -1,1 +1,1 @@
-"""How an agent's records reach the engine or Kafka: sinks, spool, sessions."""
+"""Transport of an agent's records to the engine or Kafka: sinks, spool, sessions."""

@@ -1,4 +1,4 @@
-"""The agent's Kafka client: how it is set up, and how it connects without anybody waiting for it."""
+"""The agent's Kafka client: its settings, and connecting in the background."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tocsin.schemas.kafka.words import hush_kafka, sentence
 COMPRESSIONS: Final = ("zstd", "lz4", "none")
 CONNECT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 10.0
-"""Without an acknowledgement for so long, while some are due, the spool takes over."""
+"""How long due acknowledgements may be missing before the session ends and records go to the spool."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSinkConfig:
-    """Where the brokers are, and who speaks.
+    """Settings of a Kafka sink.
 
     Attributes:
-        settings: how to reach them.
-        host: this host's name.
-        prefix: first part of the topics' names.
+        settings: connection settings of the cluster.
+        host: name of this host.
+        prefix: first part of the topic names.
         compression: one of ``COMPRESSIONS``.
-        split_above_size: frames of jobs with more ranks are cut by metric group, 0: never.
-        tokens: where the credential is that signs every record, None: they are not signed.
+        split_above_size: frames of jobs with more ranks are split by metric group; 0: never.
+        tokens: where to find the credential that signs every record; None: records are not signed.
     """
 
     settings: KafkaSettings
@@ -49,7 +49,7 @@ class KafkaSinkConfig:
     tokens: TokenSearch | None = None
 
     def check(self) -> None:
-        """Look at what can be looked at without a broker.
+        """Check the settings as far as possible without a broker.
 
         Raises:
             ConfigError: a setting or one of its files cannot be used.
@@ -64,8 +64,8 @@ class KafkaSinkConfig:
         """Return a connected producer.
 
         Raises:
-            KafkaError: no broker can be reached, or it refuses.
-            ConfigError: a password's or a certificate's file cannot be read any more.
+            KafkaError: no broker can be reached, or it refuses the connection.
+            ConfigError: a password or certificate file can no longer be read.
         """
         return KafkaProducer(
             **self.settings.client_options(),
@@ -87,10 +87,10 @@ class KafkaSinkConfig:
 
 
 class Connector:
-    """Connects in a thread of its own: names, TLS and a dead network take their time, and records come meanwhile."""
+    """Connects in a thread of its own, because name look-up, TLS or a dead network take time while records arrive."""
 
     def __init__(self, config: KafkaSinkConfig, wake: Callable[[], None]) -> None:
-        """Begin to connect; ``wake`` is called when there is a result."""
+        """Start connecting; ``wake`` is called when there is a result."""
         self._config = config
         self._wake = wake
         self._lock = threading.Lock()
@@ -98,16 +98,16 @@ class Connector:
         self.producer: Any = None
         self.error = ""
         self.clock_error = ""
-        """Why clocks cannot be compared, "" = they can."""
+        """Why clocks cannot be compared, "" if they can."""
         self._thread = threading.Thread(target=self._run, name="kafka-connect", daemon=True)
         self._thread.start()
 
     def is_done(self) -> bool:
-        """Return whether there is a producer, or an error."""
+        """Return whether there is a producer or an error."""
         return self.producer is not None or bool(self.error)
 
     def give_up(self) -> None:
-        """Want no producer any more; one that comes is closed."""
+        """Abandon the attempt; a producer that was or will be created is closed."""
         with self._lock:
             self._is_given_up = True
             producer, self.producer = self.producer, None
@@ -115,6 +115,7 @@ class Connector:
             close_producer(producer, 0)
 
     def _run(self) -> None:
+        """Connect, check the topics and store the producer or an error."""
         words = hush_kafka()
         words.clear()
         try:
@@ -135,7 +136,7 @@ class Connector:
         self._wake()
 
     def _missing(self, producer: Any, name: str) -> str:
-        """Return why a topic cannot be used, "" = it can."""
+        """Return why a topic cannot be used, "" if it can."""
         topic = topic_name(name, self._config.prefix)
         try:
             producer.partitions_for(topic)
@@ -147,7 +148,7 @@ class Connector:
 
 
 def close_producer(producer: Any, seconds: float) -> None:
-    """End a producer and its thread; what waits in it for longer is given up."""
+    """Close a producer and its thread within ``seconds``; records that still wait in it are dropped."""
     try:
         producer.close(timeout=seconds)
     except KafkaError:

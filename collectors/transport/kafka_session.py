@@ -1,8 +1,7 @@
-"""One connection of the agent to Kafka: from a producer that is ready to its end.
+"""One connection of the agent to Kafka, from a connected producer to its end.
 
-A producer that failed one record
-for good is dead (its sequence numbers have a gap), so every failure ends the session; what was not
-acknowledged goes back to the spool and is sent, in its order, by the next one.
+A producer that failed one record for good is unusable (its sequence numbers have a gap), so every failure ends the
+session. Records not acknowledged go back to the spool, and the next session sends them in order.
 """
 
 from __future__ import annotations
@@ -51,18 +50,18 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 WAITING_RECORDS: Final = 4096
 _TURN_SECONDS: Final = 0.5
 _ABORT_SECONDS: Final = 2.0
-_TELL_SECONDS: Final = 1.0
+_WARN_SECONDS: Final = 1.0
 _AHEAD_NS: Final = round(TIMESTAMP_AHEAD_SECONDS * 1e9)
 _NS_PER_MS: Final = 1_000_000
 _NOT_STAMPED_MS: Final = 1
 
 _FOR_GOOD: Final = (InvalidTimestampError, InvalidRecordError, MessageSizeTooLargeError, RecordListTooLargeError)
-"""The broker will not take this very record, however often it is sent."""
+"""Errors after which the broker will not take the same record, however often it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A record, ready to be sent; the fields are Kafka's."""
+    """A record as a Kafka message."""
 
     topic: str
     key: bytes | None
@@ -72,7 +71,7 @@ class OutgoingMessage:
 
     @classmethod
     def of(cls, record: Record, data: bytes, prefix: str, signer: Signer | None = None) -> OutgoingMessage:
-        """Wrap a record and its bytes; signed where there is a credential."""
+        """Build the message of a record and its bytes; signed if there is a signer."""
         if signer is not None:
             data = signer.sign(data)
         stamp_ns = timestamp_ms(record) * _NS_PER_MS
@@ -80,7 +79,7 @@ class OutgoingMessage:
 
 
 class _Flight(NamedTuple):
-    """What was sent and not acknowledged; ``future`` is None where nothing had to be sent."""
+    """A record sent and not acknowledged; ``future`` is None if nothing had to be sent."""
 
     future: Any
     data: bytes | None
@@ -90,13 +89,13 @@ class _Flight(NamedTuple):
 
 @dataclass(slots=True)
 class Memory:
-    """What the sessions of one sink remember of each other.
+    """State that is kept from one session of a sink to the next.
 
     Attributes:
-        refused: places in the spool of records that no broker will take.
-        clock_error: why clocks cannot be compared, "" = they can.
-        is_clock_denied: whether writing to the clock topic was refused: it would end every session.
-        credential_error: why the credential's file cannot be used, "" = it can, or none is asked for.
+        refused: positions in the spool of records that no broker will take.
+        clock_error: why clocks cannot be compared, "" if they can.
+        is_clock_denied: whether writing to the clock topic was refused; trying again would end every session.
+        credential_error: why the credential file cannot be used, "" if it can or none is needed.
     """
 
     refused: set[Position] = field(default_factory=set)
@@ -105,13 +104,13 @@ class Memory:
     credential_error: str = ""
 
     def set_credential_error(self, why: str) -> None:
-        """Say once why records are not signed with what the file holds now."""
+        """Note why records are not signed with the file's present content, and log it once."""
         if why and why != self.credential_error:
             log.warning("credential cannot be used", extra={"error": why})
         self.credential_error = why
 
     def set_clock_error(self, why: str) -> None:
-        """Say whether clocks can be compared from now on."""
+        """Note why clocks cannot be compared, "" if they can, and log it once."""
         if self.is_clock_denied:
             return
         if why and why != self.clock_error:
@@ -120,10 +119,10 @@ class Memory:
 
 
 class KafkaSession:
-    """Sends the spooled records first, then the new ones; keeps what is not acknowledged."""
+    """Sends the spooled records first, then new ones, and keeps those not acknowledged."""
 
     def __init__(self, box: Outbox, config: KafkaSinkConfig, producer: Any, memory: Memory) -> None:
-        """Speak through ``producer``, which is connected."""
+        """Prepare to send through a connected producer."""
         self._box = box
         self._config = config
         self._producer = producer
@@ -135,7 +134,7 @@ class KafkaSession:
         self._clock_topic = topic_name(CLOCK, config.prefix)
         self._clock_future: Any = None
         self._clock_answers: deque[tuple[int, int, int]] = deque()
-        self._clock_mono = self._told_mono = float("-inf")
+        self._clock_mono = self._warned_mono = float("-inf")
         self._progress_mono = self._begun_mono = box.mono()
         self._credential: Credential | None = None
         self._signer: Signer | None = None
@@ -143,10 +142,10 @@ class KafkaSession:
         self.was_welcome = False
 
     def run(self) -> None:
-        """Speak until something fails or the agent closes.
+        """Send records until something fails or the agent closes.
 
         Raises:
-            TransportError: what failed, as a sentence.
+            TransportError: something failed; the error is a sentence.
         """
         box = self._box
         box.spool.rewind()
@@ -161,9 +160,9 @@ class KafkaSession:
             box.publish(connected=self.was_welcome)
 
     def _look_for_credential(self) -> None:
-        """Read the credential's file now and then: a rotated one is found without a restart.
+        """Read the credential file now and then, so that a rotated credential is used without a restart.
 
-        What cannot be signed is sent all the same: an engine that asks for signatures says so in its dead letters.
+        A record that cannot be signed is sent all the same; an engine that requires signatures reports a dead letter.
         """
         tokens, box = self._config.tokens, self._box
         if tokens is None or box.mono() - self._looked_mono < CREDENTIAL_SECONDS:
@@ -178,9 +177,9 @@ class KafkaSession:
         self._memory.set_credential_error(why)
 
     def put_back(self) -> None:
-        """End the producer; spool what was not acknowledged, and what waits, in its order.
+        """End the producer, and spool in order the records not acknowledged and those waiting.
 
-        What came from the spool is still there; it stands before what never was in it.
+        Records that came from the spool are still there, before all others.
         """
         box = self._box
         close_producer(self._producer, 0)
@@ -215,7 +214,7 @@ class KafkaSession:
     # --- sending ---------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Hand records to the producer: the spooled first, then the new ones."""
+        """Pass records to the producer: spooled ones first, then new ones."""
         box = self._box
         while (found := box.next_record()) is not None:
             if not self._waiting and box.spool.has_unread():
@@ -238,6 +237,7 @@ class KafkaSession:
                 break
 
     def _send_spooled(self, data: bytes, position: Position) -> None:
+        """Send a spooled record, unless it was refused or cannot be decoded."""
         if position in self._memory.refused:
             self._add(_Flight(None, None, position, 0))
             return
@@ -250,9 +250,10 @@ class KafkaSession:
         self._send(message, position)
 
     def _send(self, message: OutgoingMessage, position: Position | None) -> None:
+        """Send a message, unless its stamp is ahead of the broker's clock."""
         ahead_ns = self._ahead_ns(message)
         if ahead_ns > 0:
-            self._tell_ahead(ahead_ns)
+            self._warn_clock_ahead(ahead_ns)
             self._add(_Flight(None, None, position, 0))
             return
         try:
@@ -278,7 +279,7 @@ class KafkaSession:
     # --- what became of it -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Take note of acknowledgements, in the order of sending.
+        """Process acknowledgements in the order of sending.
 
         Raises:
             TransportError: a record failed.
@@ -306,16 +307,16 @@ class KafkaSession:
             raise TransportError(sentence(failed, hush_kafka().text))
 
     def _on_failed(self, future: Any, error: Exception) -> None:
-        """A record failed; called in the client's thread."""
+        """Note a failed record; called in the client's thread."""
         if isinstance(error, _FOR_GOOD):
             self._condemned.append(future)
         self._box.nudge()
 
     def _guilty(self) -> set[int]:
-        """Which records (ids of their futures) the broker will never take.
+        """Return the ids of the futures of records that the broker will never take.
 
-        The first such failure kills the producer, which then fails all that waits with the same error:
-        guilty are the first and its like in the same batch; the others are innocent, or fail again.
+        The first such failure kills the producer, which then fails all waiting records with the same error. So only the
+        first one and those of its batch are refused; the others are sent again.
         """
         if not self._condemned:
             return set()
@@ -327,7 +328,7 @@ class KafkaSession:
         }
 
     def _refuse(self, entry: _Flight, error: Exception) -> None:
-        """The broker will not take this record: count it, and do not send it again."""
+        """Count a record that the broker will not take, and do not send it again."""
         is_time = isinstance(error, InvalidTimestampError | InvalidRecordError)
         reason = "clock_ahead" if is_time else "too_large"
         self._box.refused[reason] += 1
@@ -340,23 +341,23 @@ class KafkaSession:
     # --- clocks ----------------------------------------------------------------------------------
 
     def _ahead_ns(self, message: OutgoingMessage) -> int:
-        """How far a record is beyond what the broker takes, as far as its clock is known; 0: not at all."""
+        """Return how far a message is beyond the times that the broker accepts, 0 if not or if its clock is unknown."""
         offset = self._box.offsets.best()
         if not offset.is_known:
             return 0
         broker_ns = self._box.clock.host_ns() - offset.offset_ns
         return max(0, message.stamp_ns - broker_ns - _AHEAD_NS - offset.error_ns)
 
-    def _tell_ahead(self, ahead_ns: int) -> None:
-        """Count a record that would be refused; the agent hears of it once a second."""
+    def _warn_clock_ahead(self, ahead_ns: int) -> None:
+        """Count a record that would be refused; report it to the agent once a second."""
         self._box.refused["clock_ahead"] += 1
-        if self._box.mono() - self._told_mono > _TELL_SECONDS:
-            self._told_mono = self._box.mono()
+        if self._box.mono() - self._warned_mono > _WARN_SECONDS:
+            self._warned_mono = self._box.mono()
             log.warning("record refused", extra={"reason": "clock_ahead", "ahead_seconds": ahead_ns / 1e9})
             self._box.say(Refused("clock_ahead", ahead_ns))
 
     def _compare_clocks(self) -> None:
-        """Ask the broker for its time now and then: a record to a topic that it stamps itself."""
+        """Compare clocks now and then, by a record to a topic that the broker stamps itself."""
         box = self._box
         while self._clock_answers:
             box.offsets.add(*self._clock_answers.popleft())
@@ -367,6 +368,7 @@ class KafkaSession:
         self.was_welcome = self.was_welcome or bool(self._memory.clock_error) or is_late
 
     def _look_at_clock(self) -> None:
+        """Process a finished clock record, and send the next one when due."""
         future = self._clock_future
         if future is not None and future.is_done:
             self._clock_future = None
@@ -389,7 +391,7 @@ class KafkaSession:
         self._clock_future.add_callback(self._on_clock, sent_ns)
 
     def _on_clock(self, sent_ns: int, answer: Any) -> None:
-        """Take the broker's time; called in the client's thread."""
+        """Note the broker's time; called in the client's thread."""
         if answer.timestamp == _NOT_STAMPED_MS:
             self._memory.set_clock_error(f"{self._clock_topic} is not stamped by the broker: run 'tocsin topics apply'")
         else:

@@ -1,4 +1,4 @@
-"""The sink of a distributed engine: Kafka, in a thread of its own; the spool while no broker takes records."""
+"""The sink of a distributed engine: Kafka, in a thread of its own, and the spool while no broker accepts records."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = (0.25, 5.0)
 _END_SECONDS: Final = 4.0
-"""What closing takes beyond the time for sending: ending the client, writing the spool."""
+"""Time for closing beyond the time for sending: ending the client, writing the spool."""
 _KNOWN_JOBS: Final = 256
 
 
 class KafkaSink(ThreadedSink):
     """Connects, sends, spools, connects again. See ``tocsin.collectors.transport.sink`` for the guarantees.
 
-    Records of one topic and job stand in their partition in the order of ``put``; after a broker's
-    fault some may stand there twice (readers drop exact duplicates).
+    See ``tocsin.collectors.transport.sink`` for the guarantees. Records of one topic and job are in their partition in
+    the order of ``put``. After a broker fault some may be there twice (readers drop exact duplicates).
     """
 
     def __init__(self, config: KafkaSinkConfig, spool: Spool, clock: SteadyClock, wake: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class KafkaSink(ThreadedSink):
         super().__init__(box, log, backoff_seconds=BACKOFF_SECONDS, end_seconds=_END_SECONDS, away=away)
 
     def put(self, record: Record) -> None:
-        """Take a record; never blocks. A very large job's frame is cut by metric groups."""
+        """Accept a record without blocking; a very large job's frame is split by metric groups."""
         limit = self._config.split_above_size
         if limit and isinstance(record, Topology):
             size = max((place.world_size for place in record.places), default=0)

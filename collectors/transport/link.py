@@ -1,7 +1,7 @@
-"""The stream to the engine, without sockets: frames, acknowledgements, the clocks' difference.
+"""The stream protocol to the engine without sockets: frames, control messages, clock offset.
 
-docs/interfaces.md, section 2. A frame is 4 bytes of little-endian length and the
-bytes; bytes that begin with ``{`` are a JSON control message.
+docs/interfaces.md, section 2. A frame is 4 bytes of little-endian length and the bytes; bytes that begin with ``{`` are
+a JSON control message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.schemas.wire.validate import INT32_MAX, check_int, check_name
 LENGTH: Final = struct.Struct("<I")
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 UNKNOWN_ERROR_NS: Final = 250_000_000
-"""The clocks of two hosts are taken to agree within this until they were compared."""
+"""Assumed bound of the clock difference of two hosts before they were compared."""
 
 
 def control_frame(values: Mapping[str, Any]) -> bytes:
@@ -29,17 +29,17 @@ def control_frame(values: Mapping[str, Any]) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into the frames' contents."""
+    """Splits a byte stream into the contents of its frames."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start with an empty buffer."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the contents of the frames that are complete now.
+        """Add received bytes; return the contents of the frames that are complete now.
 
         Raises:
-            TransportError: a length that no peer of ours would send.
+            TransportError: a frame states a length above ``MAX_FRAME_BYTES``.
         """
         self._buffer += data
         found: list[bytes] = []
@@ -57,10 +57,10 @@ class FrameReader:
 
 
 def parse_control(data: bytes) -> dict[str, Any]:
-    """Return a control message.
+    """Parse a control message.
 
     Raises:
-        DecodeError: no JSON object with a type.
+        DecodeError: the data is no JSON object with a type ``t``.
     """
     try:
         values = json.loads(data)
@@ -72,10 +72,10 @@ def parse_control(data: bytes) -> dict[str, Any]:
 
 
 def parse_probe(values: Mapping[str, Any]) -> tuple[str, str, int, tuple[str, str, int] | None]:
-    """Return request_id, probe, rank and job (None: not said) of a probe.
+    """Return request_id, probe, rank and job (None: not given) of a probe message.
 
     Raises:
-        FieldError: one of them is of the wrong type, or too long to be answered.
+        FieldError: a field has the wrong type or is too long.
     """
     job, named = values.get("job"), None
     if job is not None:
@@ -89,7 +89,7 @@ def parse_probe(values: Mapping[str, Any]) -> tuple[str, str, int, tuple[str, st
 
 
 def integer(values: Mapping[str, Any], name: str) -> int:
-    """Return an integer, not negative, of a control message.
+    """Return a field of a control message that must be an integer of at least 0.
 
     Raises:
         FieldError: it is none.
@@ -99,11 +99,11 @@ def integer(values: Mapping[str, Any], name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Host clock minus engine clock.
+    """The difference of two clocks: host minus engine.
 
     Attributes:
-        offset_ns: the estimate.
-        error_ns: bound of its error.
+        offset_ns: estimated difference.
+        error_ns: bound of the estimate's error.
         is_known: whether the clocks were compared at all.
     """
 
@@ -113,20 +113,20 @@ class Offset:
 
 
 class OffsetEstimator:
-    """Keeps the exchange with the smallest error among the last ones."""
+    """Estimates the clock offset by the exchange with the smallest error among the last ones."""
 
     def __init__(self, size: int = 6) -> None:
-        """Know nothing yet."""
+        """Start without any exchange; the last ``size`` ones are kept."""
         self._recent: deque[tuple[int, int]] = deque(maxlen=size)
 
     def add(self, sent_ns: int, received_ns: int, engine_ns: int) -> None:
-        """Take one exchange: sent and received by the host's clock, answered by the engine's."""
+        """Add one exchange: sent and received by the host's clock, answered by the engine's."""
         if received_ns >= sent_ns:
             middle_ns = (sent_ns + received_ns) // 2
             self._recent.append(((received_ns - sent_ns) // 2, middle_ns - engine_ns))
 
     def clear(self) -> None:
-        """Forget: the host's clock was set."""
+        """Forget all exchanges, because the host's clock was set."""
         self._recent.clear()
 
     def best(self) -> Offset:

@@ -1,4 +1,4 @@
-"""What the sink's thread and its sessions share: the records that wait, and what is known of the engine."""
+"""State shared by the sink's thread and its sessions: waiting records, and the state of the connection."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SinkConfig:
-    """Where the engine is, and who speaks.
+    """Settings of a sink to an embedded engine.
 
     Attributes:
-        engine: ``unix:PATH`` or ``HOST:PORT``.
-        host: this host's name.
-        agent_version: told to the engine.
-        tokens: where this agent's credential is.
-        tls: certificates, None = no TLS.
+        engine: address, ``unix:PATH`` or ``HOST:PORT``.
+        host: name of this host.
+        agent_version: version that is sent to the engine.
+        tokens: where to find this agent's credential.
+        tls: certificate files, None for no TLS.
     """
 
     engine: str
@@ -49,10 +49,10 @@ class SinkConfig:
     tls: TlsFiles | None = None
 
     def check(self) -> None:
-        """Look at the address without resolving a name.
+        """Check the form of the address; no name is resolved.
 
         Raises:
-            ConfigError: neither ``unix:PATH`` nor ``HOST:PORT``.
+            ConfigError: the address is neither ``unix:PATH`` nor ``HOST:PORT``.
         """
         name, _, port = self.engine.rpartition(":")
         is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
@@ -60,20 +60,23 @@ class SinkConfig:
             raise ConfigError("engine", self.engine, "unix:PATH or HOST:PORT")
 
     def transport(self) -> str:
-        """Return by what the two ends may know each other without a secret."""
+        """Return the kind of transport: ``UNIX``, ``TCP`` or ``TLS``.
+
+        It decides how the ends can identify each other.
+        """
         if self.engine.startswith("unix:"):
             return UNIX
         return TCP if self.tls is None else TLS
 
     def server_name(self) -> str:
-        """Return the name (or address) that the engine's certificate must be of."""
+        """Return the name (or address) that the engine's certificate must have."""
         return self.engine.rpartition(":")[0].strip("[]")
 
     def address(self) -> tuple[socket.AddressFamily, Any]:
-        """Return the family and the address to connect to; a name is resolved anew each time.
+        """Return the family and the address to connect to; a name is resolved again each time.
 
         Raises:
-            OSError: the name is not known now.
+            OSError: the name cannot be resolved now.
         """
         if self.engine.startswith("unix:"):
             return socket.AF_UNIX, self.engine[5:]
@@ -83,10 +86,10 @@ class SinkConfig:
 
 
 class Outbox:
-    """Filled by the agent's thread (``put``), emptied by the sink's (all else)."""
+    """Queue of records between the agent's thread (``put``) and the sink's thread (everything else)."""
 
     def __init__(self, spool: Spool, clock: SteadyClock, wake: Callable[[], None]) -> None:
-        """Hold nothing. ``wake`` is called when ``said`` has something for the agent."""
+        """Create an empty queue; ``wake`` is called when ``poll`` has something for the agent."""
         self.spool = spool
         self.clock = clock
         self.offsets = OffsetEstimator()
@@ -97,25 +100,25 @@ class Outbox:
         self.status = SinkStatus()
         self._wake = wake
         self._inbox: deque[Record] = deque()
-        self._said: deque[Refused | Probe] = deque()
+        self._from_engine: deque[Refused | Probe] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._unencodable = 0
         self._bad_messages = 0
-        self._said_bad = ""
+        self._last_bad_text = ""
 
     # --- the agent's side ------------------------------------------------------------------------
 
     def put(self, record: Record) -> None:
-        """Take a record; never blocks. Encoding is done in the sink's thread."""
+        """Add a record without blocking; it is encoded in the sink's thread."""
         self._inbox.append(record)
         self.nudge()
 
     def poll(self) -> list[Refused | Probe]:
-        """Return what the engine said since the last call."""
-        said = []
-        while self._said:
-            said.append(self._said.popleft())
-        return said
+        """Remove and return the engine's refusals and probes."""
+        message = []
+        while self._from_engine:
+            message.append(self._from_engine.popleft())
+        return message
 
     def nudge(self) -> None:
         """Wake the sink's thread."""
@@ -125,16 +128,16 @@ class Outbox:
     # --- the sink's side -------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor that wakes the sink's thread."""
+        """Return the descriptor that becomes readable when the sink's thread is woken."""
         return self._wakeup
 
     def clear_nudges(self) -> None:
-        """Take note of them."""
+        """Reset the descriptor."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
 
     def wait(self, seconds: float) -> None:
-        """Wait for a nudge."""
+        """Wait until woken, for at most ``seconds``."""
         select.select([self._wakeup], [], [], max(0.0, seconds))
         self.clear_nudges()
 
@@ -143,7 +146,7 @@ class Outbox:
         return not self._inbox
 
     def next_record(self) -> tuple[Record, bytes] | None:
-        """Return the next new record and its bytes; one that the codec refuses is counted and skipped."""
+        """Remove and return the next new record and its bytes; one that the codec refuses is counted and skipped."""
         while self._inbox:
             record = self._inbox.popleft()
             try:
@@ -153,12 +156,12 @@ class Outbox:
         return None
 
     def next_encoded(self) -> bytes | None:
-        """Return the next new record's bytes, as ``next_record``."""
+        """Remove and return the next new record's bytes; see ``next_record``."""
         found = self.next_record()
         return found[1] if found else None
 
     def on_unencodable(self, kind: str, text: str) -> None:
-        """Count a record that cannot travel: a fault of ours."""
+        """Count and log a record that cannot be encoded, an error of this program."""
         self._unencodable += 1
         log.error("record cannot be encoded", extra={"kind": kind, "error": text})
 
@@ -167,21 +170,21 @@ class Outbox:
         while (data := self.next_encoded()) is not None:
             self.spool.append(data)
 
-    def say(self, said: Refused | Probe) -> None:
-        """Tell the agent what the engine said."""
+    def say(self, message: Refused | Probe) -> None:
+        """Queue a refusal or probe for the agent, and wake it."""
         self.publish(connected=True)  # the agent looks at the clocks' offset when it hears
-        self._said.append(said)
+        self._from_engine.append(message)
         self._wake()
 
     def on_bad_message(self, text: str) -> None:
-        """Count a control message that is not as agreed: what it was about is left undone, the rest goes on."""
+        """Count an invalid control message, which is ignored."""
         self._bad_messages += 1
-        if text != self._said_bad:
-            self._said_bad = text
+        if text != self._last_bad_text:
+            self._last_bad_text = text
             log.warning("engine's message not understood", extra={"error": text})
 
     def publish(self, *, connected: bool) -> None:
-        """Renew ``status``."""
+        """Update ``status``."""
         self.status = SinkStatus(
             is_connected=connected,
             offset=self.offsets.best(),

@@ -30,18 +30,18 @@ log = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 15.0
-"""Without an acknowledgement for so long, while some are due, the engine counts as dead."""
+"""How long due acknowledgements may be missing before the engine counts as dead."""
 WINDOW_RECORDS: Final = 512
 BUFFER_BYTES: Final = 512 * 1024
 WAITING_RECORDS: Final = 4096
-"""Records in memory behind a slow engine before the connection is given up for the spool."""
+"""Most records in memory behind a slow engine before the connection is given up and they go to the spool."""
 
 
 class Session:
-    """Sends the spooled records first, then the new ones; keeps what is not acknowledged."""
+    """Sends the spooled records first, then new ones, and keeps those not acknowledged."""
 
     def __init__(self, box: Outbox, connection: Stream, sign_in: SignIn) -> None:
-        """Speak over ``connection`` (connected, not blocking), once both ends have proven who they are."""
+        """Prepare to send over a connected, non-blocking stream, after both ends have proven their identity."""
         self._box = box
         self._socket = connection
         self._sign_in = sign_in
@@ -58,7 +58,7 @@ class Session:
         self.was_welcome = False
 
     def run(self) -> None:
-        """Speak until the engine goes or the agent closes."""
+        """Send records until the engine or the agent closes, or something fails."""
         box = self._box
         box.spool.rewind()
         self._progress_mono = box.mono()
@@ -79,9 +79,9 @@ class Session:
             box.publish(connected=self.was_welcome)
 
     def put_back(self) -> None:
-        """Spool what was sent without an answer, and what waits, in its order.
+        """Spool in order the records sent without an acknowledgement and those waiting.
 
-        What came from the spool is still there; it stands before what never was in it.
+        Records that came from the spool are still there, before all others.
         """
         spool = self._box.spool
         for data, _ in self._flight:
@@ -93,6 +93,7 @@ class Session:
         spool.rewind()
 
     def _is_done(self) -> bool:
+        """Return whether the agent closes and nothing waits, or its time is over."""
         closing = self._box.closing_mono
         if closing is None:
             return False
@@ -100,7 +101,7 @@ class Session:
         return idle or self._box.mono() > closing
 
     def _fill(self) -> None:
-        """Move records into the send buffer: the spooled first, then the new ones."""
+        """Move records into the send buffer: spooled ones first, then new ones."""
         box = self._box
         while (data := box.next_encoded()) is not None:
             if not self._waiting and box.spool.has_unread():
@@ -125,29 +126,33 @@ class Session:
         self._check_waiting()
 
     def _check_waiting(self) -> None:
+        """Raise ``TransportError`` if too many records wait in memory."""
         if len(self._waiting) > WAITING_RECORDS:
             raise TransportError(f"the engine is {len(self._waiting)} records behind")
 
     def _push(self, data: bytes, entry: tuple[bytes | None, Position | None]) -> None:
+        """Send a record's bytes and keep its entry until it is acknowledged."""
         if not self._flight:
             self._progress_mono = self._box.mono()
         self._seal(data)
         self._flight.append(entry)
 
     def _seal(self, data: bytes) -> None:
-        """Send a message, with its seal."""
+        """Add a message with its authentication code to the send buffer."""
         tag = self._sign_in.tag(data)
         self._out += LENGTH.pack(len(data) + len(tag))
         self._out += data
         self._out += tag
 
     def _send(self) -> None:
+        """Write the send buffer, as much as the stream takes."""
         if self._out:
             with contextlib.suppress(BlockingIOError):
                 sent = self._socket.send(self._out)
                 del self._out[:sent]
 
     def _receive(self) -> None:
+        """Read from the stream and process complete messages."""
         try:
             data = self._socket.recv(65536)
         except BlockingIOError:
@@ -164,6 +169,7 @@ class Session:
                 self._box.on_bad_message(str(error))
 
     def _on_challenge(self, values: dict[str, Any]) -> None:
+        """Answer the engine's challenge with the hello."""
         if values["t"] == "refused":
             raise _denied(values)
         self._hello_ns = self._box.clock.host_ns()
@@ -171,7 +177,7 @@ class Session:
         self._has_answered = True
 
     def _opened(self, frame: bytes) -> bytes:
-        """Return a sealed message's bytes; an engine that does not let us in says so without a seal."""
+        """Return a message's bytes after checking its code; an engine that refuses the agent says so without a code."""
         try:
             return self._sign_in.open(frame)
         except IdentityError:
@@ -185,6 +191,7 @@ class Session:
             raise IdentityError(IdentityRefusal.ENGINE_UNPROVEN, text) from None
 
     def _on_control(self, values: dict[str, Any]) -> None:
+        """Process a control message of the engine."""
         kind = values["t"]
         box = self._box
         if kind == "ack":
@@ -205,6 +212,7 @@ class Session:
             log.debug("unknown control message", extra={"control": kind})
 
     def _on_ack(self, count: int) -> None:
+        """Drop acknowledged records and commit spooled ones."""
         if not self._acked <= count <= self._acked + len(self._flight):
             raise TransportError(f"acknowledgement {count}: sent {self._acked + len(self._flight)}")
         newest: Position | None = None
@@ -218,6 +226,7 @@ class Session:
             self._box.spool.commit(newest)
 
     def _on_refused(self, values: dict[str, Any]) -> None:
+        """Process the refusal of a record."""
         reason, message = str(values.get("reason", "")), str(values.get("message", ""))
         self._box.refused[reason] += 1
         log.warning("record refused", extra={"reason": reason, "error": message})
@@ -227,16 +236,20 @@ class Session:
         self._box.say(Refused(reason, ahead_ns if type(ahead_ns) is int else 0))
 
     def _ask_clock(self) -> None:
+        """Ask the engine for its time."""
         self._clock_mono = self._box.mono()
         self._seal(json.dumps({"t": "clock", "t0": self._box.clock.host_ns()}, separators=(",", ":")).encode())
 
     def _say_live(self) -> None:
-        """Say once that nothing of before is left: an engine that has just started waits for that before it judges."""
+        """Report once that all older records were sent.
+
+        An engine that has just started waits for that before it judges.
+        """
         if not self._is_live:
             self._is_live = True
             self._seal(b'{"t":"live"}')
 
 
 def _denied(values: Mapping[str, Any]) -> IdentityError:
-    """Return what an engine says that does not let us in; nobody has proven that it is the engine that says it."""
+    """Return the error for an engine's refusal to let this agent in; the engine has not proven its identity then."""
     return IdentityError(str(values.get("reason", ""))[:80], f"not let in: {str(values.get('message', ''))[:300]}")

@@ -1,4 +1,4 @@
-"""The agent's side of signing in to an engine: which credential, the hello, the seals. No sockets here.
+"""The agent's side of signing in to an engine, without sockets: choice of credential, hello, authentication codes.
 
 docs/interfaces.md, section 2. The agent sends no record before the engine has proven that it knows the secret, too.
 """
@@ -22,18 +22,18 @@ UNIX: Final = "unix"
 TCP: Final = "tcp"
 TLS: Final = "tls"
 _BY_TRANSPORT: Final = {"uid": UNIX, "certificate": TLS}
-"""What an engine may know us by without a secret -> the transport that tells it."""
+"""How an engine can identify an agent without a secret -> the transport that makes it possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSearch:
-    """Where this agent's credential is.
+    """Where to look for this agent's credential.
 
     Attributes:
-        named: the file that was named (option, environment), "" = none.
-        places: where one is looked for otherwise, in order; the first that exists counts.
-        is_insecure: speak to an engine that asks nobody who they are, and proves nothing, over TCP, too.
-        roles: whose credentials count: of those who send records, or of readers.
+        named: file named by option or environment, "" for none.
+        places: files to try otherwise, in order.
+        is_insecure: whether to accept an engine that neither asks for nor proves an identity, over TCP, too.
+        roles: roles whose credentials may be used: those that send records, or readers.
     """
 
     named: str = ""
@@ -42,13 +42,14 @@ class TokenSearch:
     roles: tuple[Role, ...] = _SPEAKERS
 
     def credential(self, host: str, now_ns: int) -> Credential | None:
-        """Return the newest credential for this host; read anew each time, so a rotated one is found.
+        """Return the newest credential for this host; files are read each time, so that a rotated one is found.
 
         Returns:
-            That of the first place that has one for this host; None: there is no file at all.
+            The credential of the first file that has one for this host; None if there is no file at all.
 
         Raises:
-            CredentialError: no file can be used, or none has one for this host; says so of the first.
+            CredentialError: no file can be used, or none has a credential for this host; the error is about the first
+                file.
         """
         first: CredentialError | None = None
         for path in (self.named,) if self.named else self.places:
@@ -63,12 +64,13 @@ class TokenSearch:
         return None
 
     def missing(self) -> str:
-        """Say where one was looked for."""
+        """Return the sentence that no credential was found, and where."""
         places = self.named or ", ".join(self.places) or "nowhere: no place is known for this engine"
         return f"the engine asks for a credential and there is none ({places}): tocsin token issue, --token-file"
 
 
 def _newest(path: str, host: str, now_ns: int, roles: tuple[Role, ...]) -> Credential:
+    """Return the newest valid credential for this host in a file."""
     fitting = [
         one
         for one in read_credentials(Path(path))
@@ -80,7 +82,7 @@ def _newest(path: str, host: str, now_ns: int, roles: tuple[Role, ...]) -> Crede
 
 
 class SignIn:
-    """One connection's sign-in, and its seals afterwards."""
+    """The sign-in of one connection, and the authentication codes of its messages afterwards."""
 
     def __init__(
         self,
@@ -89,13 +91,13 @@ class SignIn:
         transport: str,
         make_nonce: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
     ) -> None:
-        """Prepare.
+        """Prepare the sign-in of one connection.
 
         Args:
-            search: where the credential is.
-            hello: ``t``, ``host`` and ``agent_version``.
+            search: where to find the credential.
+            hello: ``t``, ``host`` and ``agent_version`` of the hello.
             transport: ``UNIX``, ``TCP`` or ``TLS`` (with the engine's certificate checked).
-            make_nonce: gives bytes that nobody can foresee.
+            make_nonce: returns unpredictable bytes.
         """
         self._search, self._hello, self._transport = search, hello, transport
         self._make_nonce = make_nonce
@@ -103,11 +105,11 @@ class SignIn:
         self._sealer: Sealer | None = None
 
     def answer(self, challenge: Mapping[str, Any], now_ns: int) -> dict[str, str]:
-        """Return the hello that answers the engine's first message.
+        """Return the hello that answers the engine's challenge.
 
         Raises:
-            IdentityError: the engine asks for what we have not, or offers less than we insist on.
-            CredentialError: our own file of credentials cannot be used.
+            IdentityError: the engine asks for a credential that is missing, or offers less security than required.
+            CredentialError: our own credential file cannot be used.
         """
         by, nonce = challenge.get("by"), _nonce_of(challenge)
         if challenge.get("v") != SIGN_IN_VERSION:
@@ -126,22 +128,23 @@ class SignIn:
         return dict(self._hello)
 
     def open(self, sealed: bytes) -> bytes:
-        """Return what the engine sealed.
+        """Check a message of the engine and return its bytes without the code.
 
         Raises:
-            IdentityError: it is not the engine's, of this connection, in its order.
+            IdentityError: the message is not the engine's next one of this connection.
         """
         return sealed if self._opener is None else self._opener.open(sealed)
 
     def tag(self, data: bytes) -> bytes:
-        """Return what must follow a message to the engine: its seal, or nothing."""
+        """Return the authentication code of a message to the engine, b"" without a secret."""
         return b"" if self._sealer is None else self._sealer.tag(data)
 
     def _is_known_by(self, by: object) -> bool:
-        """Whether the transport itself tells the engine who we are, and us who it is."""
+        """Return whether the transport itself identifies both ends in this way."""
         return isinstance(by, str) and _BY_TRANSPORT.get(by) == self._transport
 
     def _with_secret(self, credential: Credential, engine_nonce: bytes) -> dict[str, str]:
+        """Return the hello with a proof of the secret, and prepare the codes."""
         nonce, host, version = self._make_nonce(), self._hello["host"], self._hello["agent_version"]
         terms = Terms(engine_nonce, nonce, credential.key_id, credential.role.value, host, version)
         keys = session_keys(credential.secret, terms)
@@ -156,6 +159,7 @@ class SignIn:
 
 
 def _nonce_of(challenge: Mapping[str, Any]) -> bytes:
+    """Return the nonce of a challenge; raise ``IdentityError`` if the message is none."""
     value = challenge.get("nonce")
     try:
         nonce = bytes.fromhex(value) if type(value) is str and len(value) == 2 * NONCE_BYTES else b""

@@ -1,9 +1,8 @@
-"""Where the agent's records go: the interface, and a sink that keeps them.
+"""Interface of the destination of an agent's records, and a sink that keeps them in memory.
 
-Guarantees of every sink: ``put`` never blocks; records arrive in the order of
-``put``; a record that was not acknowledged is sent again (at least once: the engine
-drops exact duplicates). Lost are only records for which there was no room, or that
-were damaged on disk, and they are counted.
+Guarantees of every sink: ``put`` never blocks. Records arrive in the order of ``put``. A record that was not
+acknowledged is sent again (at least once: the engine drops exact duplicates). Only records without room, or damaged
+on disk, are lost, and they are counted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tocsin.schemas.wire.codec import encode
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The engine refused a record."""
+    """The engine's refusal of a record."""
 
     reason: str
     ahead_ns: int
@@ -26,7 +25,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The engine asks for something."""
+    """The engine's request for data of a rank or host."""
 
     request_id: str
     probe: str
@@ -36,18 +35,18 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """How the way to the engine is.
+    """The state of the connection to the engine.
 
     Attributes:
-        is_connected: the engine has said welcome.
+        is_connected: whether the engine accepted the sign-in.
         offset: host clock minus engine clock.
         spooled_count: records in the spool.
         dropped_count: records lost (no room, damaged on disk), since start.
-        unencodable_count: records that the codec refused, since start (a fault of ours).
-        bad_message_count: messages of the engine that were not understood, since start.
-        acked_count: records that the engine has taken, since start.
+        unencodable_count: records that the codec refused, since start (an error of this program).
+        bad_message_count: invalid messages of the engine, since start.
+        acked_count: records acknowledged by the engine, since start.
         reconnect_count: connections made, since start.
-        refused_count: records that the engine did not take (stamped in the future), since start.
+        refused_count: records that the engine refused (stamped in the future), since start.
     """
 
     is_connected: bool = False
@@ -62,54 +61,54 @@ class SinkStatus:
 
 
 class Sink(Protocol):
-    """Where records go."""
+    """Interface of the destination of records."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the sink's thread."""
 
     def put(self, record: Record) -> None:
-        """Take a record; never blocks."""
+        """Accept a record without blocking."""
 
     def poll(self) -> list[Refused | Probe]:
-        """Return what the engine said since the last call."""
+        """Return the engine's refusals and probes since the last call."""
 
     def status(self) -> SinkStatus:
-        """Return how the way to the engine is."""
+        """Return the state of the connection to the engine."""
 
     def is_alive(self) -> bool:
-        """Return whether anybody still looks after what is put."""
+        """Return whether records are still being sent."""
 
     def clock_jumped(self) -> None:
-        """The host's clock was set: compare it again."""
+        """Compare the clocks again, because the host's clock was set."""
 
     def close(self, seconds: float) -> None:
-        """Send what waits, for at most so long; the rest stays in the spool."""
+        """Send waiting records for at most ``seconds``; the rest stays in the spool."""
 
 
 class MemorySink:
-    """Keeps records; for tests."""
+    """Sink that keeps records in a list, for tests."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start without records."""
         self.records: list[Record] = []
         self.said: list[Refused | Probe] = []
         self.state = SinkStatus()
 
     def start(self) -> None:
-        """Begin: nothing to do."""
+        """Do nothing."""
 
     def put(self, record: Record) -> None:
-        """Keep it, if it can be encoded."""
+        """Keep a record, after checking that it can be encoded."""
         encode(record)
         self.records.append(record)
 
     def poll(self) -> list[Refused | Probe]:
-        """Return what a test put into ``said``."""
+        """Remove and return what a test put into ``said``."""
         said, self.said = self.said, []
         return said
 
     def status(self) -> SinkStatus:
-        """Return ``state``."""
+        """Return ``state``, which a test may set."""
         return self.state
 
     def is_alive(self) -> bool:
@@ -117,7 +116,7 @@ class MemorySink:
         return True
 
     def clock_jumped(self) -> None:
-        """Nothing to compare."""
+        """Do nothing."""
 
     def close(self, seconds: float) -> None:
-        """Nothing waits."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""The sink of an embedded engine: a socket in a thread of its own, the spool while the engine is away."""
+"""The sink of an embedded engine: a socket in a thread of its own, and the spool while the engine is away."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tocsin.schemas.tls import Stream
 log = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = (0.25, 1.0)
-"""First and longest pause between two attempts: an engine that starts waits 5 s for those it knew."""
+"""First and longest pause between two attempts; an engine that starts waits 5 s for the agents it knew."""
 CONNECT_SECONDS: Final = 2.0
 _END_SECONDS: Final = 1.0
 """What closing takes beyond the time for sending: writing the spool."""
@@ -32,7 +32,7 @@ class SocketSink(ThreadedSink):
         """Prepare; ``start`` starts the thread. ``wake`` is called when ``poll`` has something.
 
         Raises:
-            ConfigError: the engine's address is none.
+            ConfigError: the engine's address is invalid.
         """
         config.check()
         self._config = config
@@ -41,7 +41,7 @@ class SocketSink(ThreadedSink):
         super().__init__(box, log, backoff_seconds=BACKOFF_SECONDS, end_seconds=_END_SECONDS, away=away)
 
     def _talk(self) -> tuple[bool, str]:
-        """Hold one connection; return whether the engine answered, and why it ended."""
+        """Run one connection; return whether the engine accepted it, and why it ended."""
         config = self._config
         hello = {"t": "hello", "host": config.host, "agent_version": config.agent_version}
         session = None
@@ -59,6 +59,7 @@ class SocketSink(ThreadedSink):
         return session.was_welcome, ""
 
     def _connect(self) -> Stream:
+        """Return a connected, non-blocking stream to the engine."""
         family, address = self._config.address()
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:

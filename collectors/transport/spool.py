@@ -1,11 +1,10 @@
-"""What waits for the engine: a bounded queue of records, on disk or in memory.
+"""Bounded queue of records that wait for the engine, on disk or in memory.
 
-On disk: append-only segment files of frames (``spool_frames``). The oldest segment
-goes first when the bound is reached, and its records are counted. A crash may tear
-the last frame: it is cut off at the next start. Records that were acknowledged but
-not yet noted in ``cursor`` are sent twice after a crash; the engine drops exact
-duplicates. Damage costs the records that it touches, and they are counted; damage that
-is still there at the next start is counted again.
+On disk: append-only segment files of frames (``spool_frames``). When the bound is reached, the oldest segment is
+dropped and its records are counted. A crash may tear the last frame, which is cut off at the next start. Records
+acknowledged but not yet noted in ``cursor`` are sent twice after a crash; the engine drops exact
+duplicates. Damage costs only the records that it touches, and they are counted; damage that is still there at the
+next start is counted again.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ MAX_SEGMENT_BYTES: Final = 8 * 1024 * 1024
 
 
 class Position(NamedTuple):
-    """Where a record ends in the spool: positions are ordered."""
+    """The end of a record in the spool; positions are ordered."""
 
     segment: int
     end: int
@@ -55,39 +54,39 @@ class Position(NamedTuple):
 
 
 class Spool(Protocol):
-    """A bounded queue that is read ahead and committed behind. Used by one thread."""
+    """Interface of a bounded queue that is read ahead and committed later; used by one thread."""
 
     @property
     def dropped_count(self) -> int:
-        """Return how many records were lost (no room, damaged), since start."""
+        """Number of records lost (no room, damaged), since start."""
 
     def __len__(self) -> int:
-        """Return how many records are not committed."""
+        """Return the number of records not committed."""
 
     def append(self, data: bytes) -> None:
         """Add a record at the end."""
 
     def read(self) -> tuple[bytes, Position] | None:
-        """Return the next record that was not read, None at the end."""
+        """Return the next unread record and its position, None at the end."""
 
     def has_unread(self) -> bool:
-        """Return whether ``read`` has something to return."""
+        """Return whether ``read`` has a record to return."""
 
     def rewind(self) -> None:
-        """Read again from the first record that is not committed."""
+        """Continue reading at the first record not committed."""
 
     def commit(self, position: Position) -> None:
-        """Forget the records up to and including this one."""
+        """Remove the records up to and including this position."""
 
     def close(self) -> None:
-        """Note how far it was committed."""
+        """Note the last committed position and close."""
 
 
 class MemorySpool:
-    """A spool for agents without a disk: gone with the process."""
+    """A spool in memory, for agents without a disk; it is lost with the process."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """Hold at most so many bytes."""
+        """Create a spool of at most ``limit_bytes``."""
         self._limit_bytes = limit_bytes
         self._records: deque[bytes] = deque()
         self._bytes = 0
@@ -99,7 +98,7 @@ class MemorySpool:
         return len(self._records)
 
     def append(self, data: bytes) -> None:
-        """Add a record; the oldest go when there is no room."""
+        """Add a record; the oldest ones are dropped if there is no room."""
         self._records.append(data)
         self._bytes += len(data)
         while self._bytes > self._limit_bytes and len(self._records) > 1:
@@ -107,7 +106,7 @@ class MemorySpool:
             self.dropped_count += 1
 
     def read(self) -> tuple[bytes, Position] | None:
-        """Return the next record that was not read."""
+        """Return the next unread record and its position, None at the end."""
         if not self.has_unread():
             return None
         data = self._records[self._read - self._first]
@@ -115,33 +114,34 @@ class MemorySpool:
         return data, Position(0, self._read, self._read)
 
     def has_unread(self) -> bool:
-        """Return whether something was not read."""
+        """Return whether there is an unread record."""
         return self._read - self._first < len(self._records)
 
     def rewind(self) -> None:
-        """Read again from the first."""
+        """Continue reading at the first record."""
         self._read = self._first
 
     def commit(self, position: Position) -> None:
-        """Forget the records up to this one."""
+        """Remove the records up to this position."""
         while self._records and self._first < position.record:
             self._drop()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove all records."""
         self._records.clear()
 
     def _drop(self) -> None:
+        """Remove the first record."""
         self._bytes -= len(self._records.popleft())
         self._first += 1
         self._read = max(self._read, self._first)
 
 
 class DiskSpool:
-    """Segments in a folder of its own; other files are left alone, and no other user's link is followed."""
+    """A spool in segment files of a folder; other files are left alone, and no other user's link is followed."""
 
     def __init__(self, folder: str, limit_bytes: int) -> None:
-        """Open or make the folder and find what an earlier agent left.
+        """Open or create the folder and read what an earlier agent left.
 
         Raises:
             SpoolError: the folder cannot be used, or another agent uses it.
@@ -150,7 +150,7 @@ class DiskSpool:
         self._limit_bytes = limit_bytes
         self._segment_bytes = max(MIN_SEGMENT_BYTES, min(MAX_SEGMENT_BYTES, limit_bytes // 16))
         self.dropped_count = 0
-        self._said_full = False
+        self._is_full_logged = False
         self._segments: deque[Segment] = deque()
         self._folder = self._lock = self._write_fd = self._read_fd = -1
         self._read_number = -1
@@ -172,7 +172,7 @@ class DiskSpool:
         return sum(self._left(segment) for segment in self._segments)
 
     def append(self, data: bytes) -> None:
-        """Write a record to the end; a full disk drops it, and that is counted."""
+        """Write a record at the end; if the disk is full it is dropped and counted."""
         last = self._segments[-1]
         written, size = 0, HEAD_BYTES + len(data)
         try:
@@ -180,8 +180,8 @@ class DiskSpool:
                 last = self._new_segment(last.number + 1)
             written = os.write(self._write_fd, pack(last, data))
         except OSError as error:
-            if not self._said_full:
-                self._said_full = True
+            if not self._is_full_logged:
+                self._is_full_logged = True
                 log.error("spool cannot be written", extra={"error": error.strerror})  # noqa: TRY400  # the text is all
         if written != size:
             with contextlib.suppress(OSError):
@@ -195,7 +195,7 @@ class DiskSpool:
             self._drop_first()
 
     def read(self) -> tuple[bytes, Position] | None:
-        """Return the next record that was not read, None at the end."""
+        """Return the next unread record and its position, None at the end."""
         number, offset, index = self._next
         for segment in self._from(number):
             if segment.number > number:
@@ -207,16 +207,16 @@ class DiskSpool:
         return None
 
     def has_unread(self) -> bool:
-        """Return whether something was not read."""
+        """Return whether there is an unread record."""
         number, offset, _ = self._next
         return any(segment.size > (offset if segment.number == number else 0) for segment in self._from(number))
 
     def rewind(self) -> None:
-        """Read again from the first record that is not committed."""
+        """Continue reading at the first record not committed."""
         self._next = self._done
 
     def commit(self, position: Position) -> None:
-        """Forget the records up to this one; finished segments are deleted."""
+        """Remove the records up to this position; finished segments are deleted."""
         if position <= self._done:
             return  # its segment was dropped in the meantime
         while self._segments[0].number < position.segment:
@@ -232,7 +232,7 @@ class DiskSpool:
             self._note()
 
     def close(self) -> None:
-        """Note how far it was committed and let the folder go."""
+        """Note the last committed position and close the folder."""
         self._note()
         self._close_all()
 
@@ -243,13 +243,13 @@ class DiskSpool:
         self._write_fd = self._read_fd = self._lock = self._folder = -1
 
     def _left(self, segment: Segment) -> int:
-        """Return how many records of a segment can still be sent."""
+        """Return the number of records of a segment that can still be sent."""
         is_first = segment.number == self._done.segment
         done = self._done if is_first else Position(segment.number, 0, 0)
         return segment.count - done.record - segment.lost_count(done.end)
 
     def _open(self) -> None:
-        """Find the segments, cut torn tails off, and begin a new one."""
+        """Find the segments, cut off torn tails, and begin a new one."""
         names = sorted(os.listdir(self._folder))
         found = sorted(filter(None, map(segment_of_name, names)), key=attrgetter("number"))
         noted = self._cursor()
@@ -274,7 +274,7 @@ class DiskSpool:
             self._drop_first()
 
     def _check(self, segment: Segment, buffer: bytes) -> set[tuple[int, int]]:
-        """Find a segment's records; what follows the last whole one is cut off. Return where each ends."""
+        """Find a segment's records and cut off what follows the last whole one; return the records' ends."""
         ends, lost_count = scan(segment, buffer)
         if segment.gaps or lost_count:
             damage = {"path": segment.name, "gaps": len(segment.gaps), "tail_bytes": len(buffer) - segment.size}
@@ -287,7 +287,7 @@ class DiskSpool:
         return ends
 
     def _take_over(self, names: Iterable[str]) -> None:
-        """Move the records of segments of the old form into new ones."""
+        """Move the records of segments in the old format into new ones."""
         for name in names:
             if (buffer := read_file(self._folder, name)) is not None:
                 records, is_whole = old_records(buffer)
@@ -297,7 +297,7 @@ class DiskSpool:
                 os.unlink(name, dir_fd=self._folder)
 
     def _cursor(self) -> Position:
-        """Return the position that an earlier agent noted; 0 where there is none."""
+        """Return the position that an earlier agent noted, zeros if there is none."""
         try:
             with open(open_private("cursor", os.O_RDONLY, dir_fd=self._folder), "rb") as file:
                 return Position(*map(int, file.read(_CURSOR_BYTES).split()))
@@ -345,7 +345,7 @@ class DiskSpool:
         return [segment for segment in self._segments if segment.number >= number]
 
     def _frame(self, segment: Segment, offset: int, index: int) -> SpoolFrame | None:
-        """Return a segment's next whole record from an offset on, None: there is none any more."""
+        """Return a segment's next whole record from an offset on, None if there is none."""
         while offset < segment.size:
             if offset in segment.gaps:
                 gap = segment.gaps[offset]
@@ -376,7 +376,7 @@ class DiskSpool:
         return None if frame is None else frame._replace(end=offset + frame.end)
 
     def _note_damage(self, segment: Segment, offset: int, index: int) -> None:
-        """A record changed on disk under the agent: note where whole ones go on."""
+        """Note a gap for a record that changed on disk, up to the next whole one."""
         buffer = os.pread(self._read_fd, segment.size - offset, offset)
         found = frame_after(buffer, 1, segment.token, index + 1)
         if found is None:
@@ -388,7 +388,7 @@ class DiskSpool:
         self.dropped_count += frame.number - index
 
     def _give_up(self, segment: Segment, offset: int, index: int) -> None:
-        """No whole record follows in this segment."""
+        """Count the rest of a segment as lost, because no whole record follows."""
         log.error("spool segment damaged", extra={"path": segment.name, "lost": segment.count - index})
         self.dropped_count += segment.count - index
         segment.size, segment.count = offset, index

@@ -1,9 +1,9 @@
-"""How records lie in a segment of the spool, and how they are found again around damage.
+"""Frame format of the spool's segments, and the search for whole frames after damage.
 
 A frame is: the segment's token (8 bytes), the record's number in its segment, its length, a CRC-32 of all that and of
-the record, the record. The token is drawn at random for each segment and stands in its file name. So the next whole
-frame after damage is found by searching for the token, and no text of a program can pretend to be a frame. The number
-says how many records the damage cost.
+the record, the record. The token is random for each segment and part of its file name. So the next whole
+frame after damage is found by searching for the token, and no text of a program can pass for a frame. The number
+shows how many records the damage cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"([0-9]{8,15})-([0-9a-f]{16})\.spool", re.ASCII)
 
 
 class SpoolFrame(NamedTuple):
-    """A whole record in a buffer: its bytes, where its frame ends, its number in the segment."""
+    """A whole record in a buffer: its bytes, the end of its frame, its number in the segment."""
 
     data: bytes
     end: int
@@ -38,7 +38,7 @@ class SpoolFrame(NamedTuple):
 
 
 class SpoolGap(NamedTuple):
-    """Damaged bytes: where whole frames go on, and how many records were lost."""
+    """Damaged bytes: where whole frames continue, and the number of lost records."""
 
     end: int
     lost_count: int
@@ -49,11 +49,11 @@ class Segment:
     """One file of the spool.
 
     Attributes:
-        number: segments are read in this order.
-        token: what each of its frames begins with.
+        number: order of the segment among the others.
+        token: bytes with which each of its frames begins.
         size: bytes that hold frames.
-        count: records that were written, the damaged ones among them.
-        gaps: where it is damaged: offset -> gap.
+        count: records written, including damaged ones.
+        gaps: offset of damage -> gap.
     """
 
     number: int
@@ -64,21 +64,21 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """Name of the segment's file."""
         return f"{self.number:08d}-{self.token.hex()}.spool"
 
     def lost_count(self, from_offset: int = 0) -> int:
-        """Return how many records damage cost from an offset on."""
+        """Return the number of records lost by damage from an offset on."""
         return sum(gap.lost_count for offset, gap in self.gaps.items() if offset >= from_offset)
 
 
 def new_segment(number: int) -> Segment:
-    """Return an empty segment with a token of its own."""
+    """Return an empty segment with a random token."""
     return Segment(number, os.urandom(8))
 
 
 def segment_of_name(name: str) -> Segment | None:
-    """Return the segment that a file name belongs to, None: it is none of ours."""
+    """Return the segment of a file name, None if the name is of another kind."""
     found = _NAME.fullmatch(name)
     return Segment(int(found[1]), bytes.fromhex(found[2])) if found else None
 
@@ -90,7 +90,7 @@ def pack(segment: Segment, data: bytes) -> bytes:
 
 
 def record_bytes(head: bytes, token: bytes, room: int) -> int:
-    """Return the length that a frame's head names, -1: it is no head, or the record has no room."""
+    """Return the record length that a frame's head states, -1 if it is no head or the record exceeds ``room``."""
     if len(head) < _HEAD.size:
         return -1
     found, _, size, _ = _HEAD.unpack_from(head)
@@ -98,7 +98,7 @@ def record_bytes(head: bytes, token: bytes, room: int) -> int:
 
 
 def frame_at(buffer: bytes, offset: int, token: bytes) -> SpoolFrame | None:
-    """Return the whole frame that begins at an offset, None: there is none."""
+    """Return the whole frame that begins at an offset, None without one."""
     head = buffer[offset : offset + _HEAD.size]
     size = record_bytes(head, token, len(buffer) - offset - _HEAD.size)
     if size < 0:
@@ -110,7 +110,10 @@ def frame_at(buffer: bytes, offset: int, token: bytes) -> SpoolFrame | None:
 
 
 def frame_after(buffer: bytes, offset: int, token: bytes, index: int) -> tuple[int, SpoolFrame] | None:
-    """Return where the next whole frame begins, and the frame; its record's number is at least ``index``."""
+    """Return the offset of the next whole frame, and the frame, whose number is at least ``index``.
+
+    None without one.
+    """
     while (offset := buffer.find(token, offset)) >= 0:
         frame = frame_at(buffer, offset, token)
         if frame is not None and frame.number >= index:
@@ -120,15 +123,15 @@ def frame_after(buffer: bytes, offset: int, token: bytes, index: int) -> tuple[i
 
 
 def scan(segment: Segment, buffer: bytes) -> tuple[set[tuple[int, int]], int]:
-    """Find the frames of a file, and note them and the damage in its segment.
+    """Find the frames in a file, and note them and the damage in its segment.
 
     Args:
-        segment: empty; gets size, count and gaps.
-        buffer: the file.
+        segment: an empty segment, to which size, count and gaps are added.
+        buffer: content of the file.
 
     Returns:
-        (end, number of the next record) of each whole frame; how many records the damaged tail held, where it can be
-        told, at least 1 where there is one.
+        (end, number of the next record) of each whole frame, and the number of records in the damaged tail, at least 1
+        if there is one.
     """
     ends: set[tuple[int, int]] = set()
     while segment.size < len(buffer):
@@ -145,7 +148,7 @@ def scan(segment: Segment, buffer: bytes) -> tuple[set[tuple[int, int]], int]:
 
 
 def _tail_count(segment: Segment, buffer: bytes) -> int:
-    """Count the records of a tail without a whole frame, by what is left of their heads."""
+    """Estimate the number of records in a tail without a whole frame, by the remains of their heads."""
     count, offset = 0, segment.size
     while offset < len(buffer):
         count += 1
@@ -159,7 +162,7 @@ def _tail_count(segment: Segment, buffer: bytes) -> int:
 
 
 def read_file(folder_fd: int, name: str) -> bytes | None:
-    """Return the bytes of a file of the spool, None where it is no plain file of this user: that is none of ours."""
+    """Return the content of a spool file, None if it is no regular file of this user."""
     try:
         with open(open_private(name, os.O_RDONLY, dir_fd=folder_fd), "rb") as file:
             return file.read()
@@ -169,12 +172,12 @@ def read_file(folder_fd: int, name: str) -> bytes | None:
 
 
 def is_old_name(name: str) -> bool:
-    """Return whether a file is of the form before frames had tokens."""
+    """Return whether a file name has the old format, before frames had tokens."""
     return _OLD_NAME.fullmatch(name) is not None
 
 
 def old_records(buffer: bytes) -> tuple[list[bytes], bool]:
-    """Return the records of a segment of the old form up to its first damage, and whether it is whole."""
+    """Return the records of a segment in the old format up to its first damage, and whether it is undamaged."""
     records: list[bytes] = []
     offset = 0
     while offset + _OLD_HEAD.size <= len(buffer):

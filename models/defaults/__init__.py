@@ -1,1 +1,4 @@
-"""The models that ship with the program: DETECTOR/model.bin and DETECTOR/card.json, read by ``pipeline.registry``."""
+"""Default models of the package, in ``DETECTOR/model.bin`` and ``DETECTOR/card.json``.
+
+``pipeline.lab.registry`` reads them.
+"""

@@ -1,13 +1,13 @@
-"""Training of the Bi-LSTM one-class network (torch); what comes out runs in numpy (``models.bilstm_ocnn``).
+"""Training of the Bi-LSTM one-class network with torch; the trained model runs in numpy (``models.bilstm_ocnn``).
 
-In the manner of DistAD with OC-NN (Chalapathy et al. 2018): the encoder is first trained as an auto-encoder, then
+It follows DistAD with OC-NN (Chalapathy et al. 2018). The encoder is first trained as an auto-encoder, then
 
     min  1/2 |w|^2 + 1/2 |V|^2 + 1/(nu N) sum max(0, r - y) - r
 
 is minimised in turns: weights by gradient with r fixed; then r = the nu-quantile of y, which is exact.
 
-One thing is our own: the auto-encoder's loss stays in the sum (``anchor_weight``). The encoder is trained on,
-nothing in the objective keeps it from mapping everything to one point, and that is what it does without.
+One thing is our own: the auto-encoder's loss stays in the sum (``anchor_weight``). The encoder is trained on, and
+nothing else in the objective keeps it from mapping everything to one point, which is what it does without.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ Singles = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OcnnTraining:
-    """Settings of training.
+    """Settings of the training of a Bi-LSTM one-class network.
 
     Attributes:
-        nu_ratio: share of normal sequences that may lie below r. 0.05: the middle of the three that
+        nu_ratio: share of normal sequences that may have y below r. 0.05: the middle of the three values that
             ``seed-systems-b.md`` 4.2 verified.
-        hidden_size: of each direction. 16 and not the 64 of ``seed-systems-b.md`` 4.3: 10,000 ranks are
+        hidden_size: hidden features of each direction. 16 and not the 64 of ``seed-systems-b.md`` 4.3: 10,000 ranks are
             judged in a tenth of the time and the file has kilobytes.
-        head_size: rows of V.
+        head_size: number of rows of V.
         encoder_steps: batches of auto-encoding before the first turn.
-        turn_count: turns of the alternation.
+        turn_count: number of turns of the alternation.
         turn_steps: batches in each turn.
-        batch_size: sequences a batch.
-        learning_rate_ratio: of Adam.
-        anchor_weight: of the auto-encoder's loss during the alternation; 0: the objective as published.
-        bounded: g is a sigmoid; False (linear, as in the original code) is there to show the collapse.
-        deviation_floor: no feature is scaled by less (features are shares, 0 to 1): a share that never moved
-            in training may move by a twentieth.
-        margin_factor: the alarm line lies this many times as far out as the oddest held-out normal sequence.
-        seed: of the weights and of the order of batches.
+        batch_size: sequences in a batch.
+        learning_rate_ratio: learning rate of Adam.
+        anchor_weight: weight of the auto-encoder's loss during the alternation; 0: the objective as published.
+        bounded: True: g is a sigmoid. False: linear as in the original code, to demonstrate the collapse.
+        deviation_floor: least scale of a feature (features are shares, 0 to 1). A share that never moved in training
+            may move by a twentieth.
+        margin_factor: distance of the alarm line, in units of the most anomalous normal sequence.
+        seed: seed of the initial weights and of the order of batches.
     """
 
     nu_ratio: float = 0.05
@@ -66,10 +66,10 @@ class OcnnTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with.
+        """Check the settings.
 
         Raises:
-            ConfigError: names the setting.
+            ConfigError: a setting is out of range; the error names it.
         """
         if not 0.0 < self.nu_ratio < 1.0:
             raise ConfigError("nu_ratio", self.nu_ratio, "between 0 and 1")
@@ -80,12 +80,12 @@ class OcnnTraining:
 
 @dataclass(frozen=True, slots=True)
 class AlternationRound:
-    """What one turn of the alternation left.
+    """The state after one turn of the alternation.
 
     Attributes:
-        index: from 0.
-        quantile_score: r.
-        below_ratio: share of the training sequences with y < r: nu to within 1 / N.
+        index: number of the turn, from 0.
+        quantile_score: r after the turn.
+        below_ratio: share of the training sequences with y < r; equals nu to within 1 / N.
         weight_norm: |w|.
     """
 
@@ -97,12 +97,12 @@ class AlternationRound:
 
 @dataclass(frozen=True, slots=True)
 class NormalData:
-    """Sequences of ranks while nothing was wrong.
+    """Feature sequences of ranks in jobs without a fault.
 
     Attributes:
-        training: shape (sequences, windows, features).
-        held_out: of other jobs, same shape.
-        independent_count: held-out sequences that share no windows.
+        training: sequences to train on, shape (sequences, windows, features).
+        held_out: sequences of other jobs, same shape.
+        independent_count: number of held-out sequences that share no windows.
     """
 
     training: Singles
@@ -111,7 +111,7 @@ class NormalData:
 
 
 def nu_quantile(outputs: NDArray[np.float64], nu_ratio: float) -> float:
-    """Return r: so that the share of outputs below it is nu to within 1 / N (where they differ)."""
+    """Return r such that the share of outputs below it is nu to within 1 / N, where all outputs differ."""
     ordered = np.sort(outputs)
     return float(ordered[min(math.floor(nu_ratio * ordered.size), ordered.size - 1)])
 
@@ -124,18 +124,18 @@ def train(
     *,
     check: bool = True,
 ) -> OcnnModel:
-    """Train a model; the same data, config and seed give the same bytes on one machine.
+    """Train a Bi-LSTM one-class network; the same data, config and seed give the same bytes on one machine.
 
     Args:
         data: normal sequences.
-        vocabulary: the classes of its features.
-        config: how.
-        on_turn: called after each turn (a progress bar, a test).
-        check: refuse a model that learned nothing; False: return it (to look at).
+        vocabulary: operation classes of the features.
+        config: settings.
+        on_turn: called after each turn (for a progress bar or a test).
+        check: True: refuse a model that learned nothing. False: return it for inspection.
 
     Raises:
-        ConfigError: data of the wrong shape, too little of it, or with numbers that are none.
-        ModelRefusedError: it learned nothing; the reason says how that shows.
+        ConfigError: the data has the wrong shape, is too little, or has values that are not finite.
+        ModelRefusedError: the model learned nothing; the error carries the reason.
     """
     _check_data(data, vocabulary, config)
     mean = data.training.mean(axis=(0, 1))
@@ -167,7 +167,11 @@ def train(
 
 
 def _with_line(model: OcnnModel, data: NormalData, config: OcnnTraining, *, check: bool) -> OcnnModel:
-    """Put the alarm line beyond the oddest normal sequence, and look whether the model learned anything."""
+    """Return the model with its alarm line beyond the most anomalous normal sequence.
+
+    Raises:
+        ModelRefusedError: the model learned nothing, and ``check`` is set.
+    """
     if model.quantile_score < model.median_score:
         oddest = max(float(model.scores(part).max()) for part in (data.training, data.held_out))
         model = replace(model, line_factor=max(1.0, oddest) * config.margin_factor)
@@ -175,10 +179,10 @@ def _with_line(model: OcnnModel, data: NormalData, config: OcnnTraining, *, chec
 
 
 class OcnnNetwork(nn.Module):
-    """Encoder, decoder (training only) and one-class head."""
+    """The torch network: Bi-LSTM encoder, linear decoder (training only) and one-class head."""
 
     def __init__(self, features: int, windows: int, config: OcnnTraining) -> None:
-        """Draw the weights from torch's current seed."""
+        """Create the layers and draw their weights from torch's current random state."""
         super().__init__()
         self.encoder = nn.LSTM(features, config.hidden_size, batch_first=True, bidirectional=True)
         self.decoder = nn.Linear(2 * config.hidden_size, windows * features)
@@ -187,25 +191,25 @@ class OcnnNetwork(nn.Module):
         self.bounded = config.bounded
 
     def encode(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Last states of both directions."""
+        """Return the last hidden states of both directions, shape (sequences, 2 H)."""
         _, (hidden, _) = self.encoder(inputs)
         return torch.cat([hidden[0], hidden[1]], dim=1)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return y of scaled sequences."""
+        """Return y of scaled sequences, shape (sequences,)."""
         return self.head(self.encode(inputs))
 
     def head(self, states: torch.Tensor) -> torch.Tensor:
-        """Return y of encoded sequences."""
+        """Return y of encoded sequences, shape (sequences,)."""
         hidden = states @ self.V.T
         return (torch.sigmoid(hidden) if self.bounded else hidden) @ self.w
 
     def anchor(self, states: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """Mean squared error of the sequence that the decoder gives back."""
+        """Return the mean squared reconstruction error of sequences, given their encoded states."""
         return nn.functional.mse_loss(self.decoder(states), inputs.flatten(1))
 
     def weights(self) -> dict[str, Singles]:
-        """Arrays by the names of ``bilstm_ocnn.ARRAYS``; torch's two biases of a gate become one."""
+        """Return the weights as arrays by the names of ``bilstm_ocnn.ARRAYS``, with torch's two biases added up."""
         named = {name: value.detach().numpy().astype(np.float32) for name, value in self.encoder.named_parameters()}
         found = {"V": self.V.detach().numpy().astype(np.float32), "w": self.w.detach().numpy().astype(np.float32)}
         for way, suffix in (("forward", "l0"), ("backward", "l0_reverse")):
@@ -218,7 +222,7 @@ class OcnnNetwork(nn.Module):
 def _fit(
     network: OcnnNetwork, inputs: torch.Tensor, config: OcnnTraining, on_turn: Callable[[AlternationRound], None] | None
 ) -> float:
-    """Pre-train, then alternate; returns r."""
+    """Train the network in place: auto-encoding first, then the alternation; return the final r."""
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate_ratio)
 
     def descend(loss_of: Callable[[torch.Tensor], torch.Tensor], steps: int) -> None:
@@ -247,12 +251,14 @@ def _fit(
 
 
 def _outputs(network: OcnnNetwork, inputs: torch.Tensor) -> NDArray[np.float64]:
+    """Return y of all sequences in float64, computed in blocks."""
     with torch.no_grad():
         parts = [network(inputs[first : first + 4096]) for first in range(0, len(inputs), 4096)]
     return np.concatenate([part.double().numpy() for part in parts])
 
 
 def _check_data(data: NormalData, vocabulary: Vocabulary, config: OcnnTraining) -> None:
+    """Raise ``ConfigError`` if sequences have the wrong shape, are too few for nu, or are not finite."""
     features = feature_count(vocabulary.class_count)
     for name, part in (("training", data.training), ("held_out", data.held_out)):
         if part.ndim != 3 or part.shape[2] != features or part.shape[1] != data.training.shape[1]:

@@ -1,4 +1,4 @@
-"""Does entropy add anything? A shallow tree with and without it (statement E6 of ``seed-systems-b.md`` 5.4)."""
+"""Ablation of runtime entropy: a shallow decision tree with and without it (E6 of ``seed-systems-b.md`` 5.4)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tocsin.schemas.errors import ConfigError
 FloatArray = NDArray[np.float64]
 
 TREE_DEPTH = 4
-"""``seed-systems-b.md`` 5.3: a tree of at most this depth."""
+"""Depth of the tree (``seed-systems-b.md`` 5.3)."""
 WORTH_AUC = 0.01
-"""Less is nothing (5.4 E6)."""
+"""Least gain of the area under the ROC curve that counts (5.4 E6)."""
 _TINY_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """Areas under the ROC curve on jobs that were not trained on.
+    """Areas under the ROC curve on held-out jobs, with and without entropy features.
 
     Attributes:
-        without_ratio: of the tree over plain times: each class against the role's median.
-        with_ratio: of the tree that has the two entropies and the two divergences, too.
-        odd_count: windows of faulty ranks among those that were judged.
-        all_count: windows that were judged.
+        without_ratio: area of the tree over plain times, each class relative to the role's median.
+        with_ratio: area of the tree that also has the two entropies and the two divergences.
+        odd_count: judged windows of faulty ranks.
+        all_count: all judged windows.
     """
 
     without_ratio: float
@@ -41,35 +41,39 @@ class Ablation:
 
     @property
     def gain_ratio(self) -> float:
-        """What entropy adds."""
+        """How much the area grows with entropy."""
         return self.with_ratio - self.without_ratio
 
     @property
     def sentence(self) -> str:
-        """For the report: the figures, and the words where entropy adds nothing."""
-        told = f"AUC {self.without_ratio:.3f} without entropy, {self.with_ratio:.3f} with it"
-        told += f" ({self.odd_count} of {self.all_count} windows are faulty)"
-        return told if self.gain_ratio >= WORTH_AUC else f"{told}: entropy adds less than {WORTH_AUC}"
+        """A sentence for the report: both areas, the counts, and whether entropy adds less than ``WORTH_AUC``."""
+        text = f"AUC {self.without_ratio:.3f} without entropy, {self.with_ratio:.3f} with it"
+        text += f" ({self.odd_count} of {self.all_count} windows are faulty)"
+        return text if self.gain_ratio >= WORTH_AUC else f"{text}: entropy adds less than {WORTH_AUC}"
 
 
 def features_of(window: OpWindow, config: EntropyConfig) -> tuple[FloatArray, FloatArray]:
-    """Plain times and entropies of one role's window, a row a rank; a rank that cannot be measured is zeros."""
+    """Return plain time features and entropy features of one role's window, a row per rank each.
+
+    Plain features are log2 of time over the role's median, shape (ranks, classes). Entropy features are those of
+    ``against_peers``, shape (ranks, 4), zeros for a rank that cannot be measured.
+    """
     usual = np.maximum(median(window.seconds, 0), _TINY_SECONDS)
     plain = np.log2(np.maximum(window.seconds, _TINY_SECONDS) / usual[None, :])
     return plain, np.nan_to_num(against_peers(measure(window.seconds, window.counts, config)))
 
 
 def ablate(plain: FloatArray, entropies: FloatArray, odd: NDArray[np.bool_], jobs: NDArray[np.int64]) -> Ablation:
-    """Train on the jobs of even number, judge the others.
+    """Train both trees on jobs with an even number and measure them on the others.
 
     Args:
-        plain: features without entropy, a row a rank and window.
-        entropies: the four of ``FEATURES``, same rows.
-        odd: whether the rank was at fault in this window.
-        jobs: which job a row is of.
+        plain: features without entropy, one row for each rank and window.
+        entropies: the four ``FEATURES``, same rows.
+        odd: whether the rank was at fault in this window, shape (rows,).
+        jobs: job number of each row.
 
     Raises:
-        ConfigError: one of the halves holds only one kind of rows.
+        ConfigError: one of the halves holds only faulty or only healthy rows.
     """
     trained = jobs % 2 == 0
     for half in (trained, ~trained):

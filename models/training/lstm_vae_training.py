@@ -1,6 +1,6 @@
-"""Training of the LSTM-VAEs with torch; what comes out runs with numpy.
+"""Training of the LSTM-VAEs with torch; the trained models run in numpy.
 
-The paper says: one model a metric, window 8, hidden 4, latent 8, one layer, unsupervised on data that
+From the paper: one model a metric, window 8, hidden 4, latent 8, one layer, unsupervised on data that
 is mostly normal, reconstruction MSE below 1e-4 (``seed-systems-a.md`` 1.5). Optimiser, epochs and the
 weight of the KL term were not found; those here are ours, each with its reason.
 """
@@ -21,24 +21,25 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.metrics import Metric
 
 Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all)."""
+"""Callback for progress: called with (steps done, steps in all)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VaeTrainingConfig:
-    """Settings of one training.
+    """Settings of the training of one LSTM-VAE.
 
     Attributes:
         seed: the same seed, data and torch version give the same weights.
-        window_ticks: samples of a window (paper).
-        hidden_size: of both LSTMs (paper).
-        latent_size: of the distribution between them (paper).
-        window_count: windows drawn from the data: more than so many teach 400 weights nothing new.
-        batch_size: windows a step.
-        epoch_count: passes over them; 20 reach an MSE of 7e-5 on machines unseen (the paper asks for 1e-4), in 8 s.
-        learning_rate_factor: of Adam at the begin; it falls to nothing along a cosine.
-        kl_weight: of the KL term against the MSE: small, because an MSE of 1e-4 is asked for and the
-            KL term of 8 latents is of order 1.
+        window_ticks: samples in a window (paper).
+        hidden_size: hidden features of both LSTMs (paper).
+        latent_size: size of the latent distribution (paper).
+        window_count: windows sampled from the data; more would not improve 400 weights.
+        batch_size: windows in a batch.
+        epoch_count: passes over the windows; 20 reach an MSE of 7e-5 on unseen machines (the paper asks for 1e-4), in 8
+            s.
+        learning_rate_factor: initial learning rate of Adam; it falls to zero along a cosine.
+        kl_weight: weight of the KL term against the MSE. Small, because an MSE of 1e-4 is the target and the KL term of
+            8 latents is of order 1.
     """
 
     seed: int = 0
@@ -53,10 +54,14 @@ class VaeTrainingConfig:
 
 
 def learned_limits(metric: Metric, values: Sequence[FloatArray]) -> Limits:
-    """The metric's own limits; an end that its table leaves open is the largest or smallest value seen.
+    """Return a metric's normalisation limits; an end that its table leaves open is the extreme value seen.
+
+    Args:
+        metric: the metric with its limits, if any.
+        values: training samples, any shapes, NaN = no sample.
 
     Raises:
-        ConfigError: no value was seen, or all are the same.
+        ConfigError: no value was seen, or a metric's own limits do not ascend.
     """
     known = [part[np.isfinite(part)] for part in values]
     known = [part for part in known if part.size]
@@ -72,14 +77,14 @@ def learned_limits(metric: Metric, values: Sequence[FloatArray]) -> Limits:
 
 
 def draw_windows(values: Sequence[FloatArray], config: VaeTrainingConfig) -> FloatArray:
-    """Draw windows without a missing sample, evenly from all of them.
+    """Draw windows without a missing sample, uniformly from all machines and times.
 
     Args:
         values: normalised, shape (machines, metrics, ticks) each; machine and tick counts may differ.
-        config: how many, how long, from which seed.
+        config: number and length of windows, and the seed.
 
     Returns:
-        Shape (windows, ticks, metrics).
+        Shape (windows, ticks, metrics); fewer windows than asked where some have a missing sample.
     """
     rng = np.random.default_rng(config.seed)
     counts = [part.shape[0] * max(0, part.shape[2] - config.window_ticks + 1) for part in values]
@@ -99,13 +104,13 @@ def draw_windows(values: Sequence[FloatArray], config: VaeTrainingConfig) -> Flo
 
 
 class TorchVae(nn.Module):
-    """The same model in torch."""
+    """The LSTM-VAE as a torch module."""
 
     def __init__(self, width: int, config: VaeTrainingConfig) -> None:
-        """Layers with torch's own initial weights.
+        """Create the layers with torch's default initial weights.
 
         Args:
-            width: metrics at once.
+            width: number of metrics.
             config: sizes.
         """
         super().__init__()
@@ -117,26 +122,26 @@ class TorchVae(nn.Module):
         self.output = nn.Linear(hidden, width)
 
     def encode(self, windows: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log variance of the latent distribution."""
+        """Return mean and log variance of the latent distribution of windows, shape (rows, latent) each."""
         last = self.encoder(windows)[1][0][0]
         return self.mean(last), self.log_variance(last)
 
     def decode(self, latent: Tensor, ticks: int) -> Tensor:
-        """Windows of latents."""
+        """Return the windows of latent vectors, shape (rows, ticks, metrics)."""
         fed = latent[:, None, :].expand(-1, ticks, -1)
         windows: Tensor = self.output(self.decoder(fed)[0])
         return windows
 
     def reconstruct(self, windows: Tensor) -> Tensor:
-        """The deterministic answer: the mean, decoded."""
+        """Return the deterministic reconstruction of windows: the decoded latent mean."""
         return self.decode(self.encode(windows)[0], windows.shape[1])
 
     def loss(self, windows: Tensor, kl_weight: float, noise: Tensor) -> Tensor:
-        """Reconstruction error and KL divergence from the standard normal distribution.
+        """Return the reconstruction error plus the weighted KL divergence from the standard normal distribution.
 
         Args:
-            windows: a batch.
-            kl_weight: of the second part.
+            windows: a batch, shape (rows, ticks, metrics).
+            kl_weight: weight of the KL divergence.
             noise: standard normal, shape (rows, latent).
         """
         mean, log_variance = self.encode(windows)
@@ -153,17 +158,17 @@ def train_vae(
     config: VaeTrainingConfig | None = None,
     progress: Progress | None = None,
 ) -> LstmVae:
-    """Train the model of one metric (or of several at once).
+    """Train the LSTM-VAE of one metric, or of several at once.
 
     Args:
         values: in the metrics' own units, shape (machines, metrics, ticks) each, NaN = no sample.
-        metrics: names, one an input.
-        limits: one each.
+        metrics: names of the model's inputs.
+        limits: normalisation limits of each metric.
         config: settings.
-        progress: told after each step.
+        progress: called after each step.
 
     Raises:
-        ConfigError: there is not one window without a missing sample.
+        ConfigError: there is no window without a missing sample.
     """
     config = config or VaeTrainingConfig()
     scaled = [np.stack([limit.normalise(part[:, row]) for row, limit in enumerate(limits)], axis=1) for part in values]
@@ -182,7 +187,10 @@ def train_vae(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Layers of four features are too small to share out: a second thread only waits, and sums in another order."""
+    """Limit torch to one thread inside the block.
+
+    Layers of four features are too small to share out, and a second thread would sum in another order.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -192,6 +200,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _fit(model: TorchVae, windows: Tensor, config: VaeTrainingConfig, progress: Progress | None) -> None:
+    """Train a model in place on windows, shape (windows, ticks, metrics)."""
     batches = -(-len(windows) // config.batch_size)
     steps = batches * config.epoch_count
     optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate_factor)
@@ -213,7 +222,7 @@ def _fit(model: TorchVae, windows: Tensor, config: VaeTrainingConfig, progress: 
 
 
 def to_numpy(model: TorchVae, metrics: Sequence[str], limits: Sequence[Limits], window_ticks: int) -> LstmVae:
-    """The same weights for inference."""
+    """Return the trained weights as a numpy LSTM-VAE."""
     return LstmVae(
         tuple(metrics),
         tuple(limits),
@@ -228,10 +237,12 @@ def to_numpy(model: TorchVae, metrics: Sequence[str], limits: Sequence[Limits], 
 
 
 def _layer(layer: nn.LSTM) -> Lstm:
+    """Return the weights of a torch LSTM layer, with its two biases added up."""
     weights = dict(layer.named_parameters())
     bias = weights["bias_ih_l0"].detach() + weights["bias_hh_l0"].detach()
     return Lstm(_array(weights["weight_ih_l0"]), _array(weights["weight_hh_l0"]), _array(bias))
 
 
 def _array(values: Tensor) -> NDArray[np.float32]:
+    """Return a tensor as a float32 array."""
     return np.array(values.detach().numpy(), np.float32)

@@ -1,6 +1,6 @@
-"""Which metric to ask first: a decision tree over labelled windows (``seed-systems-a.md`` 1.7).
+"""Learn the order in which Minder tries metrics, by a decision tree over labelled windows (``seed-systems-a.md`` 1.7).
 
-The only supervised step of Minder: it sets the order of the metrics and nothing of the verdict.
+It is the only supervised step of Minder. It sets the order of the metrics and nothing of the verdict.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from tocsin.models.lstm_vae import FloatArray
 from tocsin.schemas.errors import ConfigError
 
 _DEPTH_COUNT = 8
-"""Levels of the tree: enough for seven metrics to appear; below them it would learn the windows by heart."""
+"""Depth of the tree: enough for seven metrics to appear, too little to memorise the windows."""
 
 
 def max_z_features(means: FloatArray) -> FloatArray:
-    """For each metric the largest z-score of any machine (either side: power falls, packets rise).
+    """Return for each metric the largest absolute z-score of any machine in each window.
+
+    Both signs count: power falls, packets rise.
 
     Args:
-        means: a window's mean of each machine, shape (windows, machines, metrics), NaN = no sample.
+        means: mean of each machine in a window, shape (windows, machines, metrics), NaN = no sample.
 
     Returns:
         Shape (windows, metrics); 0 where the machines do not differ or have no sample.
@@ -39,16 +41,16 @@ def max_z_features(means: FloatArray) -> FloatArray:
 def metric_priority(
     features: FloatArray, faulty: NDArray[np.bool_], metrics: Sequence[str], *, seed: int = 0
 ) -> tuple[str, ...]:
-    """Order metrics by how near to the root the tree splits on them first.
+    """Order metrics by how near to the root a decision tree first splits on them.
 
-    At the same depth the one that decides more comes first; metrics that the tree never asks for come
-    last, in the order given.
+    At the same depth the one with the larger importance comes first. Metrics without a split come last, in the given
+    order.
 
     Args:
-        features: of ``max_z_features``, shape (windows, metrics).
-        faulty: whether a machine was faulty in the window.
+        features: result of ``max_z_features``, shape (windows, metrics).
+        faulty: whether a machine was faulty in the window, shape (windows,).
         metrics: names of the columns.
-        seed: of ties between splits.
+        seed: seed for ties between splits.
 
     Raises:
         ConfigError: all windows have the same label.
@@ -65,7 +67,7 @@ def metric_priority(
 
 
 def _first_depth(tree: object) -> dict[int, int]:
-    """Column -> the least depth of a node that splits on it."""
+    """Return column -> smallest depth of a node of a scikit-learn tree that splits on it."""
     left, right, feature = (getattr(tree, name) for name in ("children_left", "children_right", "feature"))
     found: dict[int, int] = {}
     level, depth = [0], 0

@@ -1,1 +1,1 @@
-"""Offline work: simulation, backtests, the model registry, training, fakes for tests. Nothing live imports it."""
+"""Offline work: simulation, backtests, the model registry, training, fakes for tests. No live code imports it."""

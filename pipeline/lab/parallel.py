@@ -1,4 +1,4 @@
-"""How work is shared out: in this process (``serial``), or in others (the command's pool)."""
+"""Distribution of work: in this process (``serial``), or to others (the command's pool)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tocsin.schemas.errors import RecordingError
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")
 Progress = Callable[[str, int, int], None]
-"""Progress: (what, done, of how many)."""
+"""Callback for progress: (what, number done, number in all)."""
 ROUND = "recordings"
-"""A stage that comes again and again: all recordings, once for each set of candidates."""
+"""Name of the repeated stage in which all recordings are judged, once for each set of candidates."""
 
 
 class Executor(Protocol):
-    """Does the same work for many things; answers come in the things' order."""
+    """Interface of a function that does the same work for many things; results are in the things' order."""
 
     def __call__(self, work: Callable[[InT], OutT], things: Sequence[InT], /) -> Iterable[OutT]:
-        """Do it. The function stands at the top of a module; it and the things cross to other processes."""
+        """Do the work for each thing. The function must be at module level, because it is sent to other processes."""
         ...
 
 
 def serial(work: Callable[[InT], OutT], things: Sequence[InT], /) -> Iterable[OutT]:
-    """One after the other, here."""
+    """Do the work for each thing in this process, one after the other."""
     return map(work, things)
 
 
@@ -32,24 +32,25 @@ def for_each(
     mapper: Executor,
     work: Callable[[InT], OutT | str],
     things: Sequence[InT],
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
     what: str = ROUND,
 ) -> Iterator[OutT]:
-    """The same for work on recordings, whose answer is a text where it cannot be done.
+    """Do work on recordings and yield the results; a result that is a text is an error.
 
     Args:
-        mapper: shares it out.
-        work: what is done; our errors do not cross to another process, their texts do.
-        things: folders, or what has a ``folder``.
-        told: progress.
-        what: is done, for it.
+        mapper: distributes the work.
+        work: function that is called; it returns error texts instead of raising, because errors cannot be sent between
+            processes.
+        things: folders, or objects with a ``folder``.
+        on_progress: called with the progress.
+        what: name of the work, for the progress.
 
     Raises:
-        RecordingError: names the folder, and says why.
+        RecordingError: a recording could not be processed; the error names its folder and says why.
     """
     for done, (thing, answer) in enumerate(zip(things, mapper(work, things), strict=True), 1):
         if isinstance(answer, str):
             raise RecordingError(str(getattr(thing, "folder", thing)), answer)
-        if told is not None:
-            told(what, done, len(things))
+        if on_progress is not None:
+            on_progress(what, done, len(things))
         yield answer

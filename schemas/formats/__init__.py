@@ -1,1 +1,1 @@
-"""Pure parsers of foreign formats."""
+"""Pure parsers and writers of other programs' formats."""

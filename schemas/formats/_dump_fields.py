@@ -1,7 +1,7 @@
-"""Fields of a Flight Recorder dump, read with their types, their ranges and a budget.
+"""Typed reading of the fields of a Flight Recorder dump, with ranges and a budget.
 
-A dump may name one list in thousands of places (``tocsin.schemas.formats.plain_pickle``): whoever walks through lists
-spends a budget, so that what a dump costs does not depend on what it names.
+A dump may refer to one list in thousands of places (``tocsin.schemas.formats.plain_pickle``). Reading lists spends a
+budget, so that the cost of a dump is bounded whatever it refers to.
 """
 
 from __future__ import annotations
@@ -15,29 +15,37 @@ from tocsin.schemas.errors import DecodeError, FieldError
 from tocsin.schemas.wire.validate import INT64_MAX, INT64_MIN, MAX_RANKS
 
 MAX_ITEMS: Final = 1_000_000
-"""Items of all lists of a dump that are looked at, each as often as it stands there."""
+"""Most items over all lists of a dump, each counted as often as it occurs."""
 MAX_MEMBERS: Final = 1_000_000
-"""Ranks of all groups together."""
+"""Most ranks over all groups of a dump."""
 MAX_RANK_TEXT: Final = 8 * MAX_MEMBERS
+"""Most characters over all rank lists that are written as text."""
 MAX_TEXT: Final = 512
-"""Characters of a name: groups' names are numbers or hashes, operations have a few words."""
+"""Most characters of a name. Groups' names are numbers or hashes; operations have a few words."""
 
 _WHOLE = re.compile(r"-?[0-9]{1,20}")
 
 
 class DumpFields:
-    """Reads the fields of one dump; what is wrong is named by where it stands."""
+    """Reader of the fields of one dump; errors name the place of a wrong value.
+
+    In all methods ``where`` is the place of the object in the dump and ``key`` the field in it, both for errors.
+    """
 
     __slots__ = ("_left_items", "_left_members", "_left_text")
 
     def __init__(self) -> None:
-        """Nothing is spent yet."""
+        """Start with the full budget of items, members and text."""
         self._left_items = MAX_ITEMS
         self._left_members = MAX_MEMBERS
         self._left_text = MAX_RANK_TEXT
 
     def integer(self, value: object, where: str, key: str) -> int:
-        """A whole number of at most 64 bit, or its text (PyTorch's own writers differ)."""
+        """Return a whole number of at most 64 bit, also if written as text (PyTorch's writers differ).
+
+        Raises:
+            FieldError: the value is none.
+        """
         if type(value) is str and _WHOLE.fullmatch(value):
             value = int(value)
         if type(value) is int and INT64_MIN <= value <= INT64_MAX:
@@ -45,14 +53,14 @@ class DumpFields:
         raise FieldError(f"{where}.{key}", value, "a whole number of at most 64 bit")
 
     def time(self, value: object, where: str, key: str) -> int:
-        """A time or a span that is not negative, 0 where it is null."""
+        """Return a time or duration that is not negative; 0 for null."""
         found = 0 if value is None else self.integer(value, where, key)
         if found < 0:
             raise FieldError(f"{where}.{key}", value, "a time: not negative")
         return found
 
     def text(self, value: object, where: str, key: str) -> str:
-        """A text of at most ``MAX_TEXT`` characters, or a whole number as one."""
+        """Return a text of at most ``MAX_TEXT`` characters; a whole number is converted to one."""
         if type(value) is str and len(value) <= MAX_TEXT:
             return value
         if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
@@ -60,7 +68,7 @@ class DumpFields:
         raise FieldError(f"{where}.{key}", value, f"text of at most {MAX_TEXT} characters")
 
     def key(self, value: object, where: str) -> str:
-        """A key as text."""
+        """Return a mapping's key as text; raise ``FieldError`` if it is neither a text nor an integer."""
         if type(value) is str and len(value) <= MAX_TEXT:
             return value
         if type(value) is int:
@@ -68,7 +76,7 @@ class DumpFields:
         raise FieldError(where, value, f"keyed by texts of at most {MAX_TEXT} characters")
 
     def items(self, value: object, where: str, key: str) -> Sequence[Any]:
-        """A list, empty where it is null; its items are spent."""
+        """Return a list, empty for null, and spend its length from the budget."""
         if value is None:
             return ()
         if not isinstance(value, list | tuple):
@@ -79,13 +87,18 @@ class DumpFields:
         return value
 
     def mapping(self, value: object, where: str) -> Mapping[Any, Any]:
-        """A mapping."""
+        """Return the value if it is a mapping; raise ``FieldError`` otherwise."""
         if isinstance(value, Mapping):
             return value
         raise FieldError(where, value, "a mapping")
 
     def ranks(self, value: object, where: str, key: str) -> tuple[int, ...]:
-        """Ranks stand as text ``"[0, 1]"`` or as a list."""
+        """Return a group's ranks, given as a list or as text like ``"[0, 1]"``; empty for null.
+
+        Raises:
+            FieldError: the value is no list of ranks in range, each once.
+            DecodeError: the budget of members or text is spent.
+        """
         if isinstance(value, str):
             value = self._listed(value, where, key)
         given = () if value is None else value
@@ -103,6 +116,7 @@ class DumpFields:
         return ranks
 
     def _listed(self, text: str, where: str, key: str) -> object:
+        """Return the JSON list in a text and spend its length from the budget."""
         self._left_text -= len(text)
         if self._left_text < 0:
             raise DecodeError(

@@ -1,7 +1,7 @@
-"""How NVIDIA's catalogue decodes XID 144 to 150 (NVLink 5), condensed.
+"""NVIDIA's decoding table of XID 144 to 150 (NVLink 5), condensed.
 
-The first register of a line, IntrInfo, holds the unit (before driver R575 in bits 9:0, since then in
-bits 6:0) and in bits 25:20 why a link went down; the second is ErrorStatus.
+The first register of a line, IntrInfo, holds the unit (bits 9:0 before driver R575, bits 6:0 since then) and in
+bits 25:20 the reason why a link went down. The second register is ErrorStatus.
 """
 
 from __future__ import annotations
@@ -315,5 +315,5 @@ DECODE: Final[tuple[tuple[int, str, int, int, int, int, str, str, str, bool], ..
     (150, "MSE Degraded", 0x000, 0x00, 0, 0xFFFFFFFF, "RESET_GPU", "CONTACT_SUPPORT", "Fatal", False),
     (150, "MSE_WATCHDOG", 0x000, 0x00, 0, 0x0, "RESET_GPU", "CONTACT_SUPPORT", "Fatal", False),
 )
-"""(XID, unit, IntrInfo before R575, since R575, reason, ErrorStatus or -1 = any, immediate action,
-investigation, severity, whether the bit after the unit makes it RESET_GPU)."""
+"""Rows: XID, unit, IntrInfo before R575, IntrInfo since R575, reason, ErrorStatus (-1 = any), immediate action,
+investigation, severity, whether the bit after the unit changes the action to RESET_GPU."""

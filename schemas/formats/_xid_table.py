@@ -145,7 +145,8 @@ XIDS: Final[tuple[tuple[int, str, str, str, str], ...]] = (
         "Additional to Xid 48 providing more details on particulars of fault to differentiate DRAM/SRAM",
     ),
 )
-"""(code, bucket, letters of A100 H100 B100 GB200 that know it, mnemonic, description)."""
+"""Rows: code, action bucket, letters of the architectures (A100 H100 B100 GB200) that know it, mnemonic, description.
+"""
 
 UNUSED: Final = frozenset(
     {
@@ -212,4 +213,4 @@ UNUSED: Final = frozenset(
         138,
     }
 )
-"""Codes that no present product raises; the catalogue says CONTACT_SUPPORT for all of them."""
+"""Codes that no present product raises; the catalogue's action for all of them is CONTACT_SUPPORT."""

@@ -1,11 +1,11 @@
 """Pure parser of PyTorch Flight Recorder dumps (formats 2.0 to 2.10, pickle and JSON).
 
-A dump is what one rank remembers of its collectives. Dumps are other people's files: a
-pickle is read by a reader of plain values (nothing in it can be called), what it may cost
-is bounded by its length (``tocsin.schemas.formats.plain_pickle``, ``_dump_fields``), and a wrong field
-is an error that names it: nothing but ``SchemaError`` leaves this module. Unknown fields are ignored. What differs
-between versions and writers is levelled here: ids as int or text, ``nccl_version`` or
-``comm_lib_version``, ``None`` or 0 for an unknown time, ranks as list or as text.
+A dump is one rank's memory of its collectives. Dumps are untrusted files. A pickle is read by a reader of
+plain values, which calls nothing. The cost is bounded by the file's length
+(``tocsin.schemas.formats.plain_pickle``, ``_dump_fields``). A wrong field raises an error that names it, and only
+``SchemaError`` leaves this module. Unknown fields are ignored. Differences between versions and writers are removed
+here: ids as int or text, ``nccl_version`` or ``comm_lib_version``, ``None`` or 0 for an unknown time, ranks as
+list or as text.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from tocsin.schemas.formats.plain_pickle import load_plain, weigh
 from tocsin.schemas.wire.validate import INT64_MAX
 
 MAX_DUMP_BYTES = 24_000_000
-"""A buffer of 20,000 entries with stacks stays below; a text of so many bytes takes four times the memory."""
+"""Largest dump that is read. A buffer of 20,000 entries with stacks is smaller; text of this size takes four times the
+memory."""
 
 MAX_VALUES = 2_000_000
-"""Of a JSON dump: it has no stacks."""
+"""Most values of a JSON dump, which has no stacks."""
 MAX_ENTRIES = 25_000
-"""PyTorch's own buffer holds 2,000, that of some launchers 20,000."""
+"""Most entries of a dump. PyTorch's own buffer holds 2,000, that of some launchers 20,000."""
 SUPPORTED_MAJOR = 2
 DTYPE_BYTES: Mapping[str, int] = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
     "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,
     "Float8_e5m2": 1, "Float8_e4m3fn": 1, "Float8_e5m2fnuz": 1, "Float8_e4m3fnuz": 1,
 }  # fmt: skip
-"""Bytes of one element, by the names of c10::ScalarType."""
+"""Element type, by its name in c10::ScalarType -> bytes of one element."""
 
 _BLANKS = 4_096
 _VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}")
@@ -52,26 +53,26 @@ _SUFFIXES = (".json", ".pickle", ".pkl")
 
 @dataclass(frozen=True, slots=True)
 class FlightEntry:
-    """One operation that a rank issued.
+    """One operation that a rank issued, as its Flight Recorder remembers it.
 
     Attributes:
-        record_id: the rank's own count: its order.
+        record_id: the rank's own counter, which gives the order of entries.
         pg_id: the rank's local number of the process group.
         group_name: the process group's name, the same on all members.
-        group_desc: what the group is for, "" = not said.
-        collective_seq: number of the collective in its group.
-        p2p_seq: number of the point-to-point operation in its group.
-        op_id: number of the operation in its group, both kinds together.
-        name: as profiled: ``nccl:all_reduce``, ``nccl:send 0->1``.
-        state: ``scheduled``, ``started``, ``completed``, as the watchdog discovered it.
+        group_desc: description of the group, "" if not given.
+        collective_seq: sequence number of the collective in its group.
+        p2p_seq: sequence number of the point-to-point operation in its group.
+        op_id: sequence number in the group over both kinds of operations.
+        name: profiling name, e.g. ``nccl:all_reduce``, ``nccl:send 0->1``.
+        state: ``scheduled``, ``started`` or ``completed``, as the watchdog saw it.
         is_p2p: whether it is a point-to-point operation.
-        retired: whether the recorder let it go.
-        created_ns: wall clock when it was issued.
-        started_ns: when its start was discovered, 0: unknown.
-        completed_ns: when its end was discovered, 0: unknown.
-        msg_bytes: bytes of the inputs, -1: unknown.
-        dtype: element type of the first input, "" = none.
-        timeout_ns: after this the watchdog ends the job (and writes the dumps), 0: not said.
+        retired: whether the recorder no longer tracks it.
+        created_ns: wall clock time when it was issued.
+        started_ns: time when the watchdog saw it start, 0 if unknown.
+        completed_ns: time when the watchdog saw it end, 0 if unknown.
+        msg_bytes: bytes of all inputs, -1 if unknown.
+        dtype: element type of the first input, "" for none.
+        timeout_ns: time after which the watchdog ends the job (and writes the dumps), 0 if not given.
     """
 
     record_id: int
@@ -94,15 +95,15 @@ class FlightEntry:
 
     @property
     def backend(self) -> str:
-        """``nccl``, ``gloo`` ...; "" = not said."""
+        """Communication backend, e.g. ``nccl`` or ``gloo``; "" if not given."""
         return self.name.partition(":")[0] if ":" in self.name else ""
 
     @property
     def is_done(self) -> bool:
-        """Whether the rank finished it.
+        """Whether the rank finished the operation.
 
-        NCCL: as discovered; ``retired`` without ``completed`` is an operation that timed out.
-        Other backends discover no states; there, retired is finished.
+        With NCCL, as the watchdog saw it; ``retired`` without ``completed`` is an operation that timed out. With other
+        backends, whose states are not watched, a retired operation is finished.
         """
         if self.state == "completed" or self.completed_ns:
             return True
@@ -110,7 +111,7 @@ class FlightEntry:
 
     @property
     def p2p_peer(self) -> int:
-        """The other side's rank **inside the group**, -1: none or unknown."""
+        """Rank of the other side **inside the group**, -1 for none or unknown."""
         match = _P2P.search(self.name)
         return int(match.group(3)) if match else -1
 
@@ -120,9 +121,9 @@ class FlightGroup:
     """A process group as one rank knows it.
 
     Attributes:
-        name: its name.
-        desc: what it is for.
-        ranks: its members (global ranks), () = not said.
+        name: name of the group.
+        desc: description of the group.
+        ranks: its members (global ranks), empty if not given.
     """
 
     name: str
@@ -132,12 +133,12 @@ class FlightGroup:
 
 @dataclass(frozen=True, slots=True)
 class FlightStatus:
-    """What a rank's watchdog says of one process group; the newest of both kinds of operations.
+    """The watchdog's state of one process group: the newest operations of both kinds.
 
     Attributes:
-        last_enqueued_seq: number of the last issued operation, -1: none.
-        last_started_seq: number of the last one seen to start, -1: none (or starts are not watched).
-        last_completed_seq: number of the last one seen to end, -1: none.
+        last_enqueued_seq: sequence number of the last issued operation, -1 for none.
+        last_started_seq: number of the last operation seen to start, -1 for none (or if starts are not watched).
+        last_completed_seq: number of the last operation seen to end, -1 for none.
     """
 
     last_enqueued_seq: int
@@ -147,15 +148,15 @@ class FlightStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlightDump:
-    """One rank's dump.
+    """The parsed dump of one rank.
 
     Attributes:
         version: format version, e.g. ``2.10``.
-        comm_lib_version: NCCL's version, "" = not said.
-        groups: the process groups it knows, by name.
-        status: the watchdog's state by local group number.
-        entries: in the rank's own order, oldest first.
-        nameless_ranks: members of a group without a name (gloo writes one): ranks that the job has at least.
+        comm_lib_version: version of NCCL, "" if not given.
+        groups: process groups that the rank knows and that have a name.
+        status: (local group number, watchdog state), by number.
+        entries: operations in the rank's own order, oldest first.
+        nameless_ranks: members of a group without a name (gloo writes one). The job has at least these ranks.
     """
 
     version: str
@@ -167,10 +168,10 @@ class FlightDump:
 
 
 def rank_of_filename(name: str) -> int:
-    """Return the rank that a dump's file name ends in (``.json``, ``.pickle`` may follow).
+    """Return the rank number at the end of a dump's file name, before ``.json``, ``.pickle`` or ``.pkl``.
 
     Args:
-        name: file name without its folder; whatever stands before the last number is free.
+        name: file name without its folder; anything may precede the number.
 
     Raises:
         FieldError: the name does not end in a number.
@@ -185,14 +186,14 @@ def rank_of_filename(name: str) -> int:
 
 
 def parse_dump(data: bytes) -> FlightDump:
-    """Read one dump.
+    """Parse one Flight Recorder dump.
 
     Args:
-        data: the file's content, pickle or JSON.
+        data: content of the file, pickle or JSON.
 
     Raises:
-        DecodeError: neither pickle nor JSON, cut short, too large, or asks for a global.
-        FieldError: a field has a value that it may not have.
+        DecodeError: the data is neither pickle nor JSON, cut short, too large, or a pickle that asks for a global.
+        FieldError: a field has a value that is not allowed.
     """
     content = content_of(data)
     try:
@@ -204,12 +205,12 @@ def parse_dump(data: bytes) -> FlightDump:
 
 
 def content_of(data: bytes) -> dict[Any, Any]:
-    """Read one dump as it stands in the file; what its fields hold is not looked at.
+    """Return the raw mapping in a dump file; its fields are not checked.
 
-    What it may cost is bounded (``tocsin.schemas.formats.plain_pickle``); a list may still stand in many places.
+    The cost is bounded (``tocsin.schemas.formats.plain_pickle``). One list may still occur in many places.
 
     Raises:
-        DecodeError: as ``parse_dump``.
+        DecodeError: as for ``parse_dump``.
     """
     if len(data) > MAX_DUMP_BYTES:
         raise DecodeError(f"{len(data)} bytes: a dump has at most {MAX_DUMP_BYTES}")
@@ -228,6 +229,7 @@ def content_of(data: bytes) -> dict[Any, Any]:
 
 
 def _from_json(data: bytes) -> object:
+    """Return the JSON value of a dump; raise ``DecodeError`` if it has too many values."""
     count = 1 + sum(map(data.count, (b",", b":", b"[", b"{")))  # never fewer than there are values
     if count > MAX_VALUES:
         raise DecodeError(f"holds more than {MAX_VALUES} values")
@@ -240,6 +242,7 @@ def _from_json(data: bytes) -> object:
 
 
 def _dump_of(content: dict[Any, Any]) -> FlightDump:
+    """Build the parsed dump from its raw mapping."""
     version = content.get("version")
     if type(version) is not str or not _VERSION.fullmatch(version):
         raise FieldError("version", version, "text such as '2.10'")
@@ -263,6 +266,7 @@ def _dump_of(content: dict[Any, Any]) -> FlightDump:
 
 
 def _groups(fields: DumpFields, config: Mapping[Any, Any]) -> tuple[FlightGroup, ...]:
+    """Return the process groups of ``pg_config``."""
     groups = []
     for number, raw in config.items():
         key = fields.key(number, "pg_config")
@@ -275,6 +279,7 @@ def _groups(fields: DumpFields, config: Mapping[Any, Any]) -> tuple[FlightGroup,
 
 
 def _statuses(fields: DumpFields, raw: Mapping[Any, Any]) -> tuple[tuple[int, FlightStatus], ...]:
+    """Return the watchdog states of ``pg_status`` as (local group number, state), by number."""
     statuses = []
     for number, value in raw.items():
         key = fields.key(number, "pg_status")
@@ -289,6 +294,7 @@ def _statuses(fields: DumpFields, raw: Mapping[Any, Any]) -> tuple[tuple[int, Fl
 
 
 def _entry(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> FlightEntry:
+    """Return one operation of ``entries``; ``where`` names its place for errors."""
     group_name, group_desc = _group_of(fields, raw, where)
     name = fields.text(raw.get("profiling_name", ""), where, "profiling_name")
     # Until 2.1 one counter served all operations of a group.
@@ -316,6 +322,7 @@ def _entry(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> FlightEntr
 
 
 def _group_of(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> tuple[str, str]:
+    """Return name and description of an entry's process group."""
     value = raw.get("process_group")
     if value is None:
         return str(fields.integer(raw.get("pg_id", 0), where, "pg_id")), ""
@@ -329,7 +336,7 @@ def _group_of(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> tuple[s
 
 
 def _size(fields: DumpFields, raw: Mapping[Any, Any], where: str) -> tuple[int, str]:
-    """Bytes of all inputs, and the first one's type; (-1, "") where they are not said."""
+    """Return bytes of all inputs and element type of the first one; (-1, "") if not given."""
     sizes = fields.items(raw.get("input_sizes"), where, "input_sizes")
     types = [
         fields.text(name, where, "input_dtypes")

@@ -1,4 +1,4 @@
-"""The small texts of /sys/class/infiniband."""
+"""Parsers of the text files below /sys/class/infiniband."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ MAX_COUNTER = 2**64 - 1
 
 
 def parse_counter(name: str, text: str) -> int | None:
-    """Read a counter; None where the port says that it has none (``N/A (no PMA)``).
+    """Return the value of a counter file; None where the port has no such counter (``N/A (no PMA)``).
 
     >>> parse_counter("port_rcv_data", "230539874932483"), parse_counter("port_rcv_data", "N/A (no PMA)")
     (230539874932483, None)
 
     Raises:
-        FieldError: it is no number of 64 bits.
+        FieldError: the text is no number of at most 64 bits.
     """
     word = text.strip()
     if word.startswith("N/A"):
@@ -25,13 +25,13 @@ def parse_counter(name: str, text: str) -> int | None:
 
 
 def parse_state(name: str, text: str) -> str:
-    """Read ``state`` or ``phys_state``.
+    """Return the word of a ``state`` or ``phys_state`` file in lower case.
 
     >>> parse_state("state", "4: ACTIVE"), parse_state("phys_state", "5: LinkUp")
     ('active', 'linkup')
 
     Raises:
-        FieldError: it is none.
+        FieldError: the text is no state.
     """
     number, colon, word = text.strip().partition(":")
     if not colon or not number.isdigit() or not word.strip():
@@ -40,13 +40,13 @@ def parse_state(name: str, text: str) -> str:
 
 
 def parse_rate_gbps(name: str, text: str) -> float:
-    """Read ``rate``, in gigabits a second.
+    """Return the rate of a ``rate`` file, gigabits a second.
 
     >>> parse_rate_gbps("rate", "400 Gb/sec (4X NDR)"), parse_rate_gbps("rate", "2.5 Gb/sec (1X SDR)")
     (400.0, 2.5)
 
     Raises:
-        FieldError: it is none.
+        FieldError: the text is no rate.
     """
     word, _, unit = text.strip().partition(" ")
     if not unit.startswith("Gb/sec") or not word.isascii() or not word.replace(".", "", 1).isdigit() or len(word) > 10:

@@ -1,7 +1,7 @@
-r"""What a line of the kernel's log says about hardware: pure, one line in, at most one finding out.
+"""Parser of hardware messages in the kernel's log: one line in, at most one finding out.
 
 Understands records of ``/dev/kmsg``, ``dmesg`` with any of its time stamps, and lines of syslog.
-What it does not know is no finding.
+Unknown lines give no finding.
 
 >>> read_line("[ 1.5] NVRM: Xid (PCI:0000:17:00): 79, pid=7, name=x, GPU has fallen off the bus.").payload["code"]
 79
@@ -26,18 +26,19 @@ from tocsin.schemas.formats.xid import (
 from tocsin.schemas.kinds import Severity
 
 MAX_LINE_CHARACTERS: Final = 2_048
-"""The kernel's own lines end near 1,000; what is longer is cut."""
+"""Longer lines are cut; the kernel's own lines have at most about 1,000 characters."""
 _TEXT_CHARACTERS: Final = 300
+"""Characters of the message that a payload keeps as ``text``."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFinding:
-    """What one line says.
+    """A hardware message found in a line of the kernel's log.
 
     Attributes:
         name: event name (``schemas.events``).
-        severity: how bad it is by itself.
-        payload: the event's payload, ``text`` (the line's beginning) included.
+        severity: severity of the event by itself.
+        payload: payload of the event, with the beginning of the message as ``text``.
     """
 
     name: str
@@ -46,7 +47,7 @@ class KernelFinding:
 
 
 def read_line(line: str) -> KernelFinding | None:
-    """Return what a line says, None where it says nothing that is known."""
+    """Return the hardware finding in a line of the kernel's log, None without one."""
     message = strip_prefix(line[:MAX_LINE_CHARACTERS].rstrip("\n"))
     for word, pattern, make in _KINDS:
         if word not in message:
@@ -64,6 +65,7 @@ def read_line(line: str) -> KernelFinding | None:
 
 
 def _xid(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of an NVIDIA XID line; for NVLink codes the payload has the line's registers."""
     rest = found["rest"]
     code = int(found["code"])
     payload: dict[str, Any] = {"code": code, "pci": normal_pci(found["pci"]) or found["pci"], "via": "kernel_log"}
@@ -84,6 +86,7 @@ def _xid(found: re.Match[str]) -> KernelFinding:
 
 
 def _nvlink_fields(rest: str) -> dict[str, Any]:
+    """Return registers, severity, link and unit in the rest of an NVLink XID line, as far as they are there."""
     fields: dict[str, Any] = {}
     registers = _REGISTERS.search(rest)
     if registers:
@@ -99,9 +102,10 @@ def _nvlink_fields(rest: str) -> dict[str, Any]:
 
 
 def _sxid(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of an NVSwitch SXID line."""
     code, rest = int(found["code"]), found["rest"]
-    said = _SXID_SEVERITY.search(rest)
-    severity = said[1].lower() if said else ""
+    matched = _SXID_SEVERITY.search(rest)
+    severity = matched[1].lower() if matched else ""
     payload: dict[str, Any] = {"code": code, "pci": normal_pci(found["pci"]), "severity": severity}
     link = _LINK.search(rest)
     if link:
@@ -111,6 +115,7 @@ def _sxid(found: re.Match[str]) -> KernelFinding:
 
 
 def _fabric_manager(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of an SXID line of the fabric manager."""
     fatal = found["severity"] == "fatal"
     payload: dict[str, Any] = {
         "code": int(found["code"]),
@@ -122,58 +127,68 @@ def _fabric_manager(found: re.Match[str]) -> KernelFinding:
 
 
 def _nvlink(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of an NVLink error line."""
     pci = _PCI_IN_TEXT.search(found.string)
     return KernelFinding(events.NVLINK_ERROR, Severity.ERROR, {"pci": normal_pci(pci[0]) if pci else "", "count": 1})
 
 
 def _lost(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of a GPU that fell off the bus."""
     return KernelFinding(events.GPU_LOST, Severity.FATAL, {"pci": normal_pci(found["pci"])})
 
 
 def _oom(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of a process that the out-of-memory killer ended."""
     payload = {"pid": int(found["pid"]), "process": found["process"], "cgroup": "cgroup" in found.string[: found.end()]}
     return KernelFinding(events.OOM, Severity.ERROR, payload)
 
 
 def _segfault(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of a process that crashed by a segmentation fault."""
     library = re.search(r" in ([^\s\[]{1,200})\[", found["rest"])
     payload = {"pid": int(found["pid"]), "process": found["process"], "library": library[1] if library else ""}
     return KernelFinding(events.SEGFAULT, Severity.ERROR, payload)
 
 
 def _edac(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of host memory errors reported by EDAC."""
     corrected = found["kind"] == "CE"
     payload = {"kind": "corrected" if corrected else "uncorrected", "count": int(found["count"])}
     return _host_ecc(payload)
 
 
 def _memory_failure(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of an uncorrected host memory error."""
     del found
     return _host_ecc({"kind": "uncorrected", "count": 1})
 
 
 def _host_ecc(payload: dict[str, Any]) -> KernelFinding:
+    """Build the finding of host memory errors from their kind and count."""
     severity = Severity.WARNING if payload["kind"] == "corrected" else Severity.ERROR
     return KernelFinding(events.ECC, severity, {**payload, "device": "host_memory"})
 
 
 def _thermal(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of a throttled CPU or package."""
     return KernelFinding(events.THERMAL, Severity.WARNING, {"device": found["device"].lower(), "critical": False})
 
 
 def _thermal_zone(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of a thermal zone at its critical temperature."""
     return KernelFinding(events.THERMAL, Severity.FATAL, {"device": found["device"], "critical": True})
 
 
 def _aer(found: re.Match[str]) -> KernelFinding:
-    said = found["kind"].lower()
-    kind = "corrected" if said.startswith("correct") else "fatal" if "(fatal)" in said else "non_fatal"
+    """Build the finding of a PCIe AER error."""
+    matched = found["kind"].lower()
+    kind = "corrected" if matched.startswith("correct") else "fatal" if "(fatal)" in matched else "non_fatal"
     severity = {"corrected": Severity.INFO, "non_fatal": Severity.WARNING, "fatal": Severity.ERROR}[kind]
     return KernelFinding(events.PCIE_ERROR, severity, {"pci": normal_pci(found["pci"]), "kind": kind})
 
 
 def _port_module(found: re.Match[str]) -> KernelFinding | None:
-    """A cable that is unplugged, or that the card cannot work with."""
+    """Build the finding of an unplugged or faulty network cable; None for a plugged one."""
     what = found["what"].strip().lower()
     if what.startswith("cable plugged"):
         return None
@@ -183,7 +198,10 @@ def _port_module(found: re.Match[str]) -> KernelFinding | None:
 
 
 def _net_link(found: re.Match[str]) -> KernelFinding | None:
-    """The interface is the last word before ``link`` (drivers put their name and PCI address before it)."""
+    """Build the finding of a network link that went up or down; None without an interface.
+
+    The interface is the last word before ``link``; drivers write their name and PCI address before it.
+    """
     words = found["words"].replace("(slave", "").replace(")", "").replace(":", ": ").split()
     pci = next((normal_pci(word) for word in found["words"].split() if normal_pci(word.rstrip(":"))), "")
     device = next((word.rstrip(":") for word in reversed(words) if word.rstrip(":") not in {"NIC", "Network"}), "")
@@ -195,6 +213,8 @@ def _net_link(found: re.Match[str]) -> KernelFinding | None:
 
 
 def _local_disk(kind: str) -> Callable[[re.Match[str]], KernelFinding]:
+    """Return the builder of findings about a local disk or file system with this kind of error."""
+
     def make(found: re.Match[str]) -> KernelFinding:
         payload = {"kind": kind, "device": found["device"], "remote": False}
         return KernelFinding(events.FILE_SYSTEM, Severity.ERROR, payload)
@@ -203,6 +223,7 @@ def _local_disk(kind: str) -> Callable[[re.Match[str]], KernelFinding]:
 
 
 def _remote_server(found: re.Match[str]) -> KernelFinding:
+    """Build the finding of a file server that stopped or resumed answering."""
     fine = found["state"].strip(", ").lower() in {"ok", "restored", "hunting for new mon", "session established"}
     payload = {"kind": "ok" if fine else "not_responding", "device": found["device"], "remote": True}
     return KernelFinding(events.FILE_SYSTEM, Severity.INFO if fine else Severity.ERROR, payload)
@@ -334,4 +355,4 @@ _KINDS: Final[tuple[tuple[str, re.Pattern[str], Make], ...]] = (
     ),
     ("NVRM: ", re.compile(r"NVRM: .{0,80}?nvlink.{0,100}?(?:error|fail|down)", re.IGNORECASE), _nvlink),
 )
-"""(a word that must stand in the line, the pattern, what to make of it). First match wins."""
+"""Rows: (word that the line must contain, pattern, function that builds the finding); the first match counts."""

@@ -1,4 +1,4 @@
-"""The outer form of kernel log lines: records of /dev/kmsg, time stamps of dmesg and syslog."""
+"""Parser of the outer form of kernel log lines: /dev/kmsg records, time stamps of dmesg and syslog."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class KmsgRecord:
     """One record of /dev/kmsg.
 
     Attributes:
-        priority: syslog priority and facility.
+        priority: syslog priority and facility in one number.
         seq: the kernel's sequence number.
-        message: the text without the continuation lines.
+        message: text without continuation lines.
     """
 
     priority: int
@@ -36,13 +36,13 @@ _HOST_KERNEL: Final = re.compile(r"\S{1,255} kernel: ?")
 
 
 def parse_kmsg(text: str) -> KmsgRecord:
-    r"""Read a record of /dev/kmsg: ``priority,seq,microseconds,flags[,more];message\n KEY=value...``.
+    r"""Parse a record of /dev/kmsg: ``priority,seq,microseconds,flags[,more];message\n KEY=value...``.
 
     >>> parse_kmsg("6,3964,206764307,-;nvidia-nvswitch2: open\n SUBSYSTEM=pci\n").message
     'nvidia-nvswitch2: open'
 
     Raises:
-        FieldError: it is none.
+        FieldError: the text is no such record.
     """
     head, semicolon, rest = text.partition(";")
     fields = head.split(",")
@@ -52,7 +52,7 @@ def parse_kmsg(text: str) -> KmsgRecord:
 
 
 def strip_prefix(line: str) -> str:
-    """Return a line without time stamp, level and host.
+    """Return a log line without its time stamp, level and host.
 
     >>> strip_prefix("kern  :warn  : 2025-01-21T04:41:44,285060+00:00 x: y")
     'x: y'

@@ -1,7 +1,7 @@
-"""What the last words of a process tell of its own machine: a cause, or nothing.
+"""Find the cause of a process's death in its last error output, if it is on its own machine.
 
-The texts are those that CUDA, NCCL, the driver's library and file systems print. Only what a process says of
-its **own** parts counts: that a peer is gone, or that a collective took too long, is what victims say.
+The patterns are texts that CUDA, NCCL, the driver's library and file systems print. Only statements about the
+process's **own** parts count. Victims report that a peer is gone or that a collective timed out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FAILED_KERNEL = (
     r"|device-side assert|hardware stack error|invalid program counter|cu(blas|dnn|fft)_status_execution_failed"
     r"|cuda execution (error|fail)|cudaerror(launchfailure|illegaladdress|illegalinstruction|assert)"
 )
-_SAYINGS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+_CAUSE_PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
     (cause, re.compile(pattern, re.IGNORECASE))
     for cause, pattern in (
         ("ecc_error", r"uncorrectable (double.bit )?ecc|ecc uncorrectable|cudaerroreccuncorrectable|double.bit ecc"),
@@ -26,9 +26,9 @@ _SAYINGS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("cuda_execution_error", _FAILED_KERNEL),
     )
 )
-"""(cause, what is said), the most telling first."""
+"""Rows: (cause, pattern of the error text), the most conclusive first."""
 
-_TELLING: Final = tuple(
+_EXPLAINING_PATTERNS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(?:\w+ )?collectives? mismatch|mismatch between collectives|mismatch\w*|out of memory|no space left",
@@ -36,30 +36,30 @@ _TELLING: Final = tuple(
         r"timed? ?out\b|connection (?:was )?(?:reset|closed|refused|aborted)",
     )
 )
-"""What says why, where none of ``_SAYINGS`` is found, the most telling first."""
+"""Patterns of words that explain an error where no row of ``_CAUSE_PATTERNS`` matches, the most conclusive first."""
 SHOWN_CHARACTERS: Final = 200
-"""Of one line of last words, in an evidence or a summary."""
+"""Characters of a line of error output that an evidence or a summary shows."""
 _LEAD_CHARACTERS: Final = 80
-"""What stands before the telling words and is shown with them; the line's begin, too."""
+"""Most characters of the line's beginning that are kept before the matched words."""
 _GAP: Final = " … "
 
 
 def telling_part(line: str, limit_characters: int = SHOWN_CHARACTERS) -> str:
-    """A line of last words, cut so that the words that say why stay in it.
+    """Shorten a line of error output so that the words that explain the error are kept.
 
-    A line within the limit is returned as it is. Of a longer one the begin is shown, which names the error; where
-    what says why stands behind the cut, half of the room goes to it.
+    A line within the limit is returned unchanged. Of a longer one the beginning is kept, which names the error. If the
+    explaining words are behind the cut, half of the room is used for them.
 
     Args:
         line: one line.
-        limit_characters: the longest answer.
+        limit_characters: most characters of the result.
 
     >>> telling_part("RuntimeError: " + "x" * 300 + ": collective mismatch", 60)
     'RuntimeError: xxxxxxxxxxxxxxxx … xxxxxx: collective mismatch'
     """
     if len(line) <= limit_characters:
         return line
-    patterns = (*(pattern for _, pattern in _SAYINGS), *_TELLING)
+    patterns = (*(pattern for _, pattern in _CAUSE_PATTERNS), *_EXPLAINING_PATTERNS)
     found = [one for pattern in patterns if (one := pattern.search(line))]
     if not found or found[0].end() <= limit_characters:
         return line[:limit_characters]
@@ -71,5 +71,5 @@ def telling_part(line: str, limit_characters: int = SHOWN_CHARACTERS) -> str:
 
 
 def cause_of_words(words: str) -> str:
-    """The cause that these words tell of the speaker's own machine, "" where they tell none."""
-    return next((cause for cause, pattern in _SAYINGS if pattern.search(words)), "")
+    """Return the cause on the process's own machine that an error output states, "" for none."""
+    return next((cause for cause, pattern in _CAUSE_PATTERNS if pattern.search(words)), "")

@@ -1,4 +1,4 @@
-"""What the registers of an NVLink error line mean: XID 74 (up to Hopper), XID 144 to 150 (since Blackwell)."""
+"""Decoding of the registers in NVLink error lines: XID 74 (up to Hopper), XID 144 to 150 (since Blackwell)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from tocsin.schemas.formats._nvlink5_table import DECODE
 
 _HARDWARE_74: Final = (0x1163_1330, 0, 0x0000_0047, 0, 0x1B6C_0000)
-"""Bits that the catalogue calls likely or possible hardware trouble, by register: 4 5 8 9 12 16 17 21 22 24
-28 of the first, 0 1 2 6 of the third, 18 19 21 22 24 25 27 28 of the fifth."""
+"""Per register, a mask of the bits that the catalogue calls likely or possible hardware trouble: 4 5 8 9 12 16 17 21 22
+24 28 of the first, 0 1 2 6 of the third, 18 19 21 22 24 25 27 28 of the fifth."""
 _ELSEWHERE: Final = ("INVESTIGATE_SW", "INVESTIGATE_PEER", "INVESTIGATE_HOST", "CHECK_NVLINK_FAILURE", "IGNORE")
-"""Beginnings of the investigations that do not point at this machine's hardware."""
+"""Beginnings of investigations that do not point at this machine's hardware."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvlinkInfo:
-    """What a kernel line says beside an NVLink XID.
+    """What a kernel line holds besides an NVLink XID.
 
     Attributes:
-        registers: the hexadecimal numbers in brackets, in order; empty = not known.
-        severity: the line's own word (``fatal``, ``nonfatal``), "" = not said.
+        registers: the hexadecimal numbers in brackets, in order; empty if unknown.
+        severity: the line's own word (``fatal``, ``nonfatal``), "" if not given.
     """
 
     registers: tuple[int, ...] = ()
@@ -30,14 +30,14 @@ class NvlinkInfo:
 
 @dataclass(frozen=True, slots=True)
 class NvlinkDecoded:
-    """What the catalogue says of these registers.
+    """What the catalogue says about the registers of an NVLink error.
 
     Attributes:
-        unit: the part of NVLink that raised it.
-        action_bucket: immediate action.
-        investigation: investigatory action.
-        is_fatal: the GPU or the link is unusable until it is reset.
-        accuses: the trouble is hardware of this machine.
+        unit: the part of NVLink that raised the error.
+        action_bucket: the immediate action.
+        investigation: the investigatory action.
+        is_fatal: whether the GPU or the link is unusable until it is reset.
+        accuses: whether the error is in this machine's hardware.
     """
 
     unit: str
@@ -48,10 +48,10 @@ class NvlinkDecoded:
 
 
 def decode_nvlink5(code: int, registers: Sequence[int]) -> NvlinkDecoded | None:
-    """Decode XID 144 to 150 by IntrInfo and ErrorStatus; None: the catalogue has no such row.
+    """Decode XID 144 to 150 by IntrInfo and ErrorStatus; None if the catalogue has no such row.
 
-    Whether the driver is older than R575 shows in IntrInfo itself: no unit's old number is
-    another unit's new one under the same XID.
+    IntrInfo itself shows whether the driver is older than R575: no unit's old number is another unit's new one
+    under the same XID.
 
     >>> decode_nvlink5(149, (0x025525C6, 0)).investigation
     'INVESTIGATE_PEER_DEVICE'
@@ -75,7 +75,7 @@ def decode_nvlink5(code: int, registers: Sequence[int]) -> NvlinkDecoded | None:
 
 
 def decode_nvlink4(registers: Sequence[int]) -> NvlinkDecoded | None:
-    """Decode XID 74 by its registers; None: there are none.
+    """Decode XID 74 by its registers; None without registers.
 
     >>> decode_nvlink4((0, 0, 0x10000, 0, 0, 0, 0)).accuses  # "if seen repeatedly"
     False

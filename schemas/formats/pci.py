@@ -1,4 +1,4 @@
-"""PCI addresses: every source writes them in another form."""
+"""Normal form of PCI addresses, which every source writes differently."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 def normal_pci(text: str) -> str:
-    """Return a PCI address in one form, "" where it is none.
+    """Return a PCI address as ``domain:bus:device.function`` in lower case, "" if the text is none.
 
     >>> normal_pci("00000000:9B:00.0"), normal_pci("0000:9b:00"), normal_pci("9b:00.0")
     ('0000:9b:00.0', '0000:9b:00.0', '0000:9b:00.0')

@@ -1,17 +1,16 @@
-"""Reads the pickles that hold plain values only: dicts, lists, tuples, texts, numbers, true, false, none.
+"""Safe reader of pickles that hold plain values only: dicts, lists, tuples, texts, numbers, booleans, None.
 
-A reader of its own instead of ``pickle.Unpickler``, which builds whatever the bytes ask for: here an
-opcode that a dump does not need is refused by its name, nothing can be called or imported, and what
-a pickle may cost is known before it is read:
+It replaces ``pickle.Unpickler``, which builds whatever the bytes ask for. An opcode that a dump does not
+need is refused by its name, nothing can be called or imported, and the cost of a pickle is bounded:
 
-- each opcode counts, ``MAX_OPCODES`` in all, and so does each container, mark and text, ``MAX_MADE`` in all;
+- each opcode counts, ``MAX_OPCODES`` in all, and each container, mark and text, ``MAX_MADE`` in all;
   the memory is bounded by them and by the input's length;
-- a memo place is a number of at most the input's length, kept in a table of those that were used;
+- a memo index is at most the input's length, and only used ones are stored;
 - an integer has at most 64 bit, a key is a text or such an integer;
-- what was named once (a memo place that was read) grows no more, so no value holds itself.
+- a container that was read back from the memo cannot grow any more, so no value contains itself.
 
-A value may still stand in many places (a pickle names it again), so that a walk through all of it may be
-far longer than the pickle: ``weigh`` counts the places, up to a limit.
+One value may still occur in many places through the memo, so walking through all of it may take far longer
+than reading the pickle. ``weigh`` counts the occurrences up to a limit.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from tocsin.schemas.errors import DecodeError, TruncatedError
 from tocsin.schemas.wire.validate import INT64_MAX, INT64_MIN
 
 MAX_OPCODES: Final = 3_000_000
-"""A rank's memory of 20,000 operations with their stacks; each costs a third of a microsecond."""
+"""Most opcodes: enough for 20,000 operations with their stacks. Each costs a third of a microsecond."""
 MAX_MADE: Final = 1_000_000
-"""Containers, marks and texts: each takes some 70 bytes, the other values hardly any."""
+"""Most containers, marks and texts. Each takes some 70 bytes, other values hardly any."""
 MAX_DEPTH: Final = 16
 CHARACTERS_A_VALUE: Final = 16
-"""A text counts as one value for each so many characters, where values are counted."""
+"""Characters of text that count as one value in ``weigh``."""
 
 _F64: Final = struct.Struct(">d")
 _STOP: Final = 0x2E
@@ -41,17 +40,17 @@ _NAMES: Final = {
     **dict.fromkeys(b"\x82\x83\x84", "an extension"),
     **dict.fromkeys(b"ILFSVUTgpldD", "values as protocols 0 and 1 write them"),
 }
-"""What a refused opcode asks for."""
+"""Refused opcode -> what it asks for, for the error."""
 
 
 class _PickleReader:
-    """One pickle that is being read.
+    """The stack machine that reads one pickle.
 
     Attributes:
-        data: its bytes.
-        place: the next one.
+        data: bytes of the pickle.
+        place: index of the next byte.
         stack: values since the last mark.
-        made: containers, marks and texts so far.
+        made: number of containers, marks and texts so far.
     """
 
     __slots__ = ("_far", "_marks", "_memo", "_named", "data", "made", "place", "stack")
@@ -61,15 +60,15 @@ class _PickleReader:
         self.place = self.made = 0
         self.stack: list[Any] = []
         self._marks: list[list[Any]] = []
-        """The stacks before each mark that is open."""
+        """The stacks before each open mark."""
         self._memo: list[Any] = []
         self._far: dict[int, Any] = {}
-        """Memo places that were not the next one when they were filled."""
+        """Memo entries that were stored out of order."""
         self._named: set[int] = set()
-        """Containers that were named again: they are finished."""
+        """Ids of containers that were read back from the memo and are therefore finished."""
 
     def load(self) -> object:
-        """Read up to the end mark; what follows it is ignored, as ``pickle`` does."""
+        """Execute the opcodes up to the end mark and return the value; bytes after it are ignored, as in ``pickle``."""
         data, opcodes = self.data, _OPCODES
         try:
             for _ in range(MAX_OPCODES):
@@ -86,11 +85,13 @@ class _PickleReader:
         raise DecodeError(f"the pickle has more than {MAX_OPCODES} values")
 
     def _end(self) -> object:
+        """Return the one value on the stack; raise ``DecodeError`` if there is not exactly one."""
         if len(self.stack) != 1 or self._marks:
             raise DecodeError(f"the pickle ends with {len(self.stack)} values on its stack")
         return self.stack[0]
 
     def _refuse(self, code: int) -> NoReturn:
+        """Raise ``DecodeError`` that names what a refused opcode asks for."""
         what = _NAMES.get(code, "what no dump needs")
         if code == ord("c"):
             shown = self.data[self.place : self.place + 120].split(b"\n")[:2]
@@ -102,7 +103,7 @@ class _PickleReader:
     # --- bytes -------------------------------------------------------------------------------------
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes and advance; raise ``TruncatedError`` if there are too few."""
         begin = self.place
         self.place = end = begin + size
         found = self.data[begin:end]
@@ -111,50 +112,54 @@ class _PickleReader:
         return found
 
     def byte(self) -> int:
-        """The next byte."""
+        """Return the next byte and advance."""
         place = self.place
         self.place = place + 1
         return self.data[place]
 
     def number(self, size: int) -> int:
-        """The next bytes as a number without sign."""
+        """Return the next bytes as an unsigned little-endian number and advance."""
         return int.from_bytes(self.take(size), "little")
 
     # --- the stack ---------------------------------------------------------------------------------
 
     def pop(self) -> Any:
-        """Take the last value."""
+        """Remove the last value from the stack and return it."""
         if not self.stack:
             self.fail("there is no value")
         return self.stack.pop()
 
     def since_mark(self) -> list[Any]:
-        """Take the values since the last mark, and the mark."""
+        """Remove the last mark and return the values since then."""
         if not self._marks:
             self.fail("there is no mark")
         found, self.stack = self.stack, self._marks.pop()
         return found
 
     def make(self, value: object) -> None:
-        """Put a container or a text on the stack."""
+        """Push a container or a text; raise ``DecodeError`` beyond ``MAX_MADE``."""
         self.made += 1
         if self.made > MAX_MADE:
             raise DecodeError(f"the pickle has more than {MAX_MADE} containers, marks and texts")
         self.stack.append(value)
 
     def mark(self) -> None:
-        """Begin the items of a container."""
+        """Push a mark, after which the items of a container follow."""
         self.make(None)
         self.stack.pop()
         self._marks.append(self.stack)
         self.stack = []
 
     def fail(self, why: str) -> NoReturn:
-        """Refuse a pickle whose opcodes do not fit together."""
+        """Raise ``DecodeError`` for opcodes that do not fit together."""
         raise DecodeError(f"no readable pickle, byte {self.place}: {why}")
 
     def growing(self, kind: type) -> Any:
-        """The container on top, which is to get more items."""
+        """Return the container of this type on top of the stack, to which items are added.
+
+        Raises:
+            DecodeError: there is none, or it was read back from the memo and is therefore finished.
+        """
         top = self.stack[-1] if self.stack else None
         if type(top) is not kind:
             self.fail(f"there is no {kind.__name__}")
@@ -165,7 +170,7 @@ class _PickleReader:
     # --- the memo ----------------------------------------------------------------------------------
 
     def remember(self, place: int) -> None:
-        """Keep the value on top for later."""
+        """Store the value on top of the stack at a memo index."""
         if place > len(self.data):
             self.fail(f"memo place {place} lies beyond the input's length")
         if not self.stack:
@@ -178,11 +183,11 @@ class _PickleReader:
             self._far[place] = self.stack[-1]
 
     def remember_next(self) -> None:
-        """Keep the value on top in the next place."""
+        """Store the value on top of the stack at the next memo index."""
         self.remember(len(self._memo) + len(self._far))
 
     def recall(self, place: int) -> None:
-        """Put a value on the stack again."""
+        """Push the value at a memo index again; a container becomes finished."""
         if place < len(self._memo):
             value = self._memo[place]
         elif place in self._far:
@@ -195,6 +200,7 @@ class _PickleReader:
 
 
 def _integer(reader: _PickleReader, size: int) -> None:
+    """Push a signed integer of this many bytes."""
     value = int.from_bytes(reader.take(size), "little", signed=True) if size <= 9 else INT64_MAX + 1
     if not INT64_MIN <= value <= INT64_MAX:
         reader.fail(f"an integer of {size} bytes, the most are 64 bit")
@@ -202,6 +208,7 @@ def _integer(reader: _PickleReader, size: int) -> None:
 
 
 def _text(reader: _PickleReader, size: int) -> None:
+    """Push a text of this many bytes."""
     try:
         reader.make(reader.take(size).decode("utf-8", "surrogatepass"))
     except UnicodeDecodeError as error:
@@ -209,21 +216,25 @@ def _text(reader: _PickleReader, size: int) -> None:
 
 
 def _tuple(reader: _PickleReader, size: int) -> None:
+    """Replace the last ``size`` values by a tuple of them."""
     items = [reader.pop() for _ in range(size)]
     reader.make(tuple(reversed(items)))
 
 
 def _append(reader: _PickleReader) -> None:
+    """Append the last value to the list below it."""
     item = reader.pop()
     reader.growing(list).append(item)
 
 
 def _appends(reader: _PickleReader) -> None:
+    """Append the values since the last mark to the list below it."""
     items = reader.since_mark()
     reader.growing(list).extend(items)
 
 
 def _set_items(reader: _PickleReader, items: list[Any]) -> None:
+    """Add keys and values, which alternate in ``items``, to the dict on top of the stack."""
     target = reader.growing(dict)
     if len(items) % 2:
         reader.fail("there is a key without a value")
@@ -235,11 +246,13 @@ def _set_items(reader: _PickleReader, items: list[Any]) -> None:
 
 
 def _set_item(reader: _PickleReader) -> None:
+    """Add the last two values as key and value to the dict below them."""
     value = reader.pop()
     _set_items(reader, [reader.pop(), value])
 
 
 def _constant(value: object) -> Callable[[_PickleReader], None]:
+    """Return the opcode function that pushes this value."""
     return lambda reader: reader.stack.append(value)
 
 
@@ -286,21 +299,22 @@ def load_plain(data: bytes) -> object:
     """Read a pickle of plain values (protocols 2 to 5).
 
     Raises:
-        TruncatedError: it ends before its end mark.
-        DecodeError: it is none, asks for anything else, or is larger than ``MAX_OPCODES`` and ``MAX_MADE`` say.
+        TruncatedError: the pickle ends before its end mark.
+        DecodeError: the bytes are no pickle, ask for anything but plain values, or exceed ``MAX_OPCODES`` or
+            ``MAX_MADE``.
     """
     return _PickleReader(data).load()
 
 
 def weigh(value: object, most: int) -> int:
-    """Count the values of which a value is made, each as often as it stands in it; a long text counts as several.
+    """Return how many values a value consists of, each counted as often as it occurs; a long text counts as several.
 
     Args:
-        value: of plain values.
-        most: counting ends above it.
+        value: plain values only.
+        most: limit of the count.
 
     Raises:
-        DecodeError: there are more, or they lie deeper than ``MAX_DEPTH``.
+        DecodeError: there are more than ``most`` values, or they are nested deeper than ``MAX_DEPTH``.
     """
     count, level, depth = 0, [value], 0
     while level:

@@ -1,4 +1,4 @@
-"""Which metric of a Prometheus page is which column: the mapping file, and the mapping that is built in.
+"""Mapping of Prometheus metrics to metric columns: the mapping file and the built-in mapping.
 
 The file is JSON. A column is one term or a list of terms, which are added up::
 
@@ -14,7 +14,7 @@ The file is JSON. A column is one term or a list of terms, which are added up::
         "xid": ["DCGM_FI_DEV_XID_ERRORS"],
     }
 
-Of a term's names the first that the page has counts (old and new names of the same thing).
+Of a term's names, the first one on the page is used (old and new names of the same thing).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _MAX_PATTERN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand of a column.
+    """One summand of a column: which metrics of the page, and how they become one number.
 
     Attributes:
-        names: metric names, the first that the page has counts.
-        kind: ``counter``: its rate is the value.
-        factor: what turns it into base units.
-        base_value: added to the whole term after that (1 and a factor of -1: the rest).
-        labels: label -> pattern that its whole value must match.
-        combine: how several series of one GPU, or of the host, become one.
-        divide_by: names whose (combined) value it is divided by.
-        is_optional: the column has a value where this term has none.
+        names: metric names; the first one on the page is used.
+        kind: ``gauge``: the value itself. ``counter``: its rate per second.
+        factor: factor into base units.
+        base_value: constant added after the factor; 1 with a factor of -1 gives one minus the value.
+        labels: label -> pattern that must match its whole value.
+        combine: how several series of one GPU, or of the host, become one number.
+        divide_by: metric names; the combined value is divided by theirs.
+        is_optional: whether the column has a value also without this term.
     """
 
     names: tuple[str, ...]
@@ -63,12 +63,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusMapping:
-    """What to take from a page.
+    """What to take from a Prometheus page.
 
     Attributes:
-        columns: column -> its terms.
+        columns: column name -> its terms.
         gpu_label: label that holds a GPU's UUID.
-        xid: names of gauges that hold the last XID.
+        xid: names of gauges that hold a GPU's last XID.
     """
 
     columns: Mapping[str, tuple[Term, ...]]
@@ -76,16 +76,20 @@ class PrometheusMapping:
     xid: tuple[str, ...] = ()
 
     def names(self) -> frozenset[str]:
-        """Return every metric name that it asks for."""
+        """Return all metric names that the mapping uses."""
         terms = [term for terms in self.columns.values() for term in terms]
         return frozenset({*self.xid, *(name for term in terms for name in (*term.names, *term.divide_by))})
 
 
 def parse_mapping(text: str, path: str) -> PrometheusMapping:
-    """Read a mapping file.
+    """Parse a mapping file.
+
+    Args:
+        text: content of the file.
+        path: name of the file, for errors.
 
     Raises:
-        ConfigError: it is none; the message names file and entry.
+        ConfigError: the text is no mapping; the message names file and entry.
     """
     try:
         found = json.loads(text)
@@ -112,6 +116,7 @@ _TERM_KEYS: Final = {"names", "kind", "factor", "base_value", "labels", "combine
 
 
 def _term(item: object, where: str) -> Term:
+    """Read one term; ``where`` names its place for errors."""
     if not isinstance(item, dict) or not set(item) <= _TERM_KEYS:
         raise ConfigError(SETTING, where, f"an object with {', '.join(sorted(_TERM_KEYS))}")
     names = _texts(item.get("names", []), f"{where}: names")
@@ -133,6 +138,7 @@ def _term(item: object, where: str) -> Term:
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
+    """Return a name or a list of names as a tuple."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
         raise ConfigError(SETTING, where, "a list of names")
@@ -140,12 +146,14 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
 
 
 def _float(value: object, where: str) -> float:
+    """Return the value as a float if it is a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
         raise ConfigError(SETTING, f"{where} = {str(value)[:40]}", "a number")
     return float(value)
 
 
 def _patterns(value: object, where: str) -> dict[str, re.Pattern[str]]:
+    """Return label -> compiled pattern."""
     if not isinstance(value, dict):
         raise ConfigError(SETTING, where, "an object of label and pattern")
     found: dict[str, re.Pattern[str]] = {}
@@ -160,10 +168,12 @@ def _patterns(value: object, where: str) -> dict[str, re.Pattern[str]]:
 
 
 def _one(*names: str, **keys: Any) -> tuple[Term, ...]:
+    """Return a column of one term, with these metric names and settings."""
     return (Term(names, **keys),)
 
 
 def _counters(*names: str, labels: Mapping[str, str] | None = None) -> tuple[Term, ...]:
+    """Return a column that adds up the rates of these counters, each limited to matching labels."""
     patterns = {label: re.compile(pattern) for label, pattern in (labels or {}).items()}
     return tuple(Term((name,), "counter", labels=patterns) for name in names)
 
@@ -224,4 +234,4 @@ BUILTIN_MAPPING: Final = PrometheusMapping(
     },
     xid=("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR"),
 )
-"""For dcgm-exporter and node_exporter, on one page or on two."""
+"""Mapping for dcgm-exporter and node_exporter, on one page or on two."""

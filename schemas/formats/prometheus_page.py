@@ -1,4 +1,4 @@
-"""Read a page in Prometheus' text format 0.0.4. Pure; a line that is none is counted, the others count."""
+"""Pure parser of Prometheus' text format 0.0.4; malformed lines are collected and the others parsed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _DCGM_INT32: Final = range(0x7FFFFFF0, 0x7FFFFFF4)
 
 
 class PageSample(NamedTuple):
-    """One line. A tuple: thousands are made a scrape.
+    """One sample line of a page, a tuple because thousands are made a scrape.
 
     Attributes:
-        name: the metric's name.
+        name: metric name.
         labels: label -> value.
         value: any float, NaN and infinities included.
-        series: name and labels as the page writes them: the key of its last value.
+        series: name and labels as the page writes them.
     """
 
     name: str
@@ -38,11 +38,11 @@ class PageSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says.
+    """The result of parsing a page.
 
     Attributes:
-        samples: the lines that were wanted, in order.
-        malformed: of the wanted lines those that are none: (line number, its beginning).
+        samples: the wanted samples, in order.
+        malformed: wanted lines that could not be parsed: (line number, beginning of the line).
     """
 
     samples: tuple[PageSample, ...]
@@ -50,16 +50,16 @@ class Page:
 
 
 class PageParser:
-    """Reads pages of one exporter; each scrape shows the same series, so their labels are parsed once."""
+    """Parser for the pages of one exporter; it caches parsed labels, because each scrape shows the same series."""
 
     def __init__(self, wanted: Collection[str] | None = None) -> None:
-        """Read only the metrics of these names where they are given (pages hold thousands of others)."""
+        """Create a parser for the metrics of these names; None: all metrics."""
         self._wanted = None if wanted is None else frozenset(wanted)
         self._prefixes = None if wanted is None else tuple(wanted)
         self._series: dict[str, PageSample | None] = {}
 
     def parse(self, text: str) -> Page:
-        """Read a page."""
+        """Parse a page."""
         samples: list[PageSample] = []
         malformed: list[tuple[int, str]] = []
         prefixes = self._prefixes
@@ -82,6 +82,7 @@ class PageParser:
         return Page(tuple(samples), tuple(malformed))
 
     def _sample(self, line: str) -> PageSample | None:
+        """Return the sample of a line, None if the line is malformed."""
         text, _, number = line.rpartition(" ")  # nearly every line: a series that is known, a blank, its value
         try:
             if text not in self._series:
@@ -94,7 +95,11 @@ class PageParser:
             return None
 
     def _taken_apart(self, line: str) -> tuple[str, str]:
-        """Return series and value of a line; remember the series. Raises ValueError where the line is none."""
+        """Return series text and value text of a line, and cache the series.
+
+        Raises:
+            ValueError: the line is no sample.
+        """
         end = line.rfind("}") + 1
         if not end:  # no labels
             end = len(line) - len(line.lstrip(_NAME_CHARACTERS))
@@ -110,7 +115,7 @@ class PageParser:
 
 
 def parse_page(text: str, wanted: Collection[str] | None = None) -> Page:
-    r"""Read one page.
+    r"""Parse one page; ``wanted``: names of the metrics to keep, None for all.
 
     >>> parse_page('# HELP a b\na{x="1\\"2"} 3 1700000000000\nb NaN\n', {"a"}).samples[0].labels
     {'x': '1"2'}
@@ -121,7 +126,7 @@ def parse_page(text: str, wanted: Collection[str] | None = None) -> Page:
 
 
 def is_blank(sample: PageSample) -> bool:
-    """Return whether a value stands for "none": NaN, an infinity, or one of DCGM's blanks.
+    """Return whether a sample's value means "no value": NaN, an infinity, or one of DCGM's blank values.
 
     >>> is_blank(PageSample("DCGM_FI_DEV_MEMORY_TEMP", {}, 9223372036854775794.0))
     True
@@ -137,7 +142,7 @@ def is_blank(sample: PageSample) -> bool:
 
 
 def _series(text: str) -> PageSample | None:
-    """Read ``name{label="value",...}``, as yet without a value."""
+    """Parse ``name{label="value",...}`` into a sample without a value; None if malformed."""
     found = _SERIES.fullmatch(text)
     if found is None:
         return None
@@ -146,6 +151,7 @@ def _series(text: str) -> PageSample | None:
 
 
 def _labels(text: str) -> dict[str, str] | None:
+    """Parse the text between the braces into label -> value; None if malformed."""
     labels: dict[str, str] = {}
     at = 0
     while at < len(text.rstrip()):
@@ -159,4 +165,5 @@ def _labels(text: str) -> dict[str, str] | None:
 
 
 def _unescape(found: re.Match[str]) -> str:
+    """Return the character of an escape sequence in a label value."""
     return "\n" if found[1] == "n" else found[1]

@@ -1,4 +1,4 @@
-"""Write metrics in Prometheus' text format 0.0.4. Pure; agent and engine both use it."""
+"""Pure writer of Prometheus' text format 0.0.4, used by agent and engine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line.
+    """One sample line of a metric family.
 
     Attributes:
         labels: label -> value.
-        value: the number, in the base unit that the family's name ends in.
-        suffix: appended to the family's name (``_sum``, ``_count``), "" = none.
+        value: the value, in the base unit that the family's name ends in.
+        suffix: text appended to the family's name (``_sum``, ``_count``), "" for none.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric name with its samples."""
+    """One metric name with its type, help text and samples."""
 
     name: str
     kind: Literal["counter", "gauge", "summary", "histogram", "untyped"]
@@ -34,7 +34,7 @@ class Family:
 
 
 def render(families: Iterable[Family]) -> str:
-    """The page: ``# HELP`` and ``# TYPE`` once a name, ends with a newline."""
+    """Return the page of these families; ``# HELP`` and ``# TYPE`` once a name, newline at the end."""
     lines: list[str] = []
     for family in families:
         lines.append(f"# HELP {family.name} {_escape(family.text)}")
@@ -44,12 +44,13 @@ def render(families: Iterable[Family]) -> str:
 
 
 def _line(name: str, sample: Sample) -> str:
+    """Return one sample line, labels sorted."""
     labels = ",".join(f'{key}="{_escape(value, quote=True)}"' for key, value in sorted(sample.labels.items()))
     return f"{name}{{{labels}}} {number(sample.value)}" if labels else f"{name} {number(sample.value)}"
 
 
 def number(value: float) -> str:
-    """A number as the format wants it: integers bare, ``+Inf``, ``-Inf``, ``NaN``."""
+    """Return a value as the format writes it: whole numbers without a point, ``+Inf``, ``-Inf``, ``NaN``."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -58,5 +59,6 @@ def number(value: float) -> str:
 
 
 def _escape(text: str, *, quote: bool = False) -> str:
+    """Return text with backslashes and line breaks escaped, and quotes too where it goes between quotes."""
     escaped = text.replace("\\", r"\\").replace("\n", r"\n")
     return escaped.replace('"', r"\"") if quote else escaped

@@ -1,9 +1,9 @@
-"""What an XID or SXID means: NVIDIA's catalogue, and which of our causes it is evidence for.
+"""Meaning of XID and SXID codes: NVIDIA's catalogue, and the cause that each is evidence for.
 
-A code *accuses* where the catalogue's immediate action is about the hardware (reset the GPU,
-reboot, reseat), or where the memory behind it is broken. It does not where the action is to
-restart the application or to ignore it, where the catalogue says nothing, where it does not
-know the code, and where the code does not exist on the card's architecture.
+A code *accuses* the machine where the catalogue's immediate action concerns the hardware (reset the GPU, reboot,
+reseat), or where memory is broken. It does not accuse where the action is to restart the application or to ignore it.
+It does not accuse either where the catalogue has no action, or the code is unknown or not used on the card's
+architecture.
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ _NVLINK: Final = frozenset({74, 136, *range(144, 151), 155})
 _EXECUTION: Final = frozenset({46, 62, 109, 110, 119, 120, 143, 151, 158})
 _CARD: Final = frozenset({79})
 _KERNEL: Final = frozenset({13, 31, 43})
-"""A CUDA kernel or its memory access failed: mostly the program's fault, so they accuse no machine by themselves."""
+"""Codes of a failed CUDA kernel or its memory access. Mostly the program's fault, so they accuse no machine by
+themselves."""
 _POWER: Final = frozenset({54})
 _HARDWARE_BUCKETS: Final = frozenset({"RESET_GPU", "RESTART_BM", "RESTART_VM", "CHECK_MECHANICALS"})
 _ACCUSES_ANYWAY: Final = frozenset({48, 94})
-"""48 (double-bit ECC) has a workflow that ends in a reset or in field diagnostics. 94 (contained ECC): the
-application is restarted and no reset is needed, but memory of this GPU failed, and no user code causes that."""
+"""Codes that accuse although their immediate action does not concern the hardware.
+
+48 (double-bit ECC) has a workflow that ends in a reset or in field diagnostics. After 94 (contained ECC) the
+application is restarted and no reset is needed, but memory of this GPU failed and no user code causes that.
+"""
 _INTENDED: Final = frozenset({155})
-"""Link-down events that software asked for."""
+"""Codes of link-down events that software asked for."""
 _RECOVERY: Final = {
     0: ("IGNORE", "the driver asks for nothing"),
     1: ("RESET_GPU", "the driver asks for a GPU reset"),
@@ -61,15 +65,15 @@ RECOVERY_ACTION_CODES: Final = frozenset(_RECOVERY)
 
 @dataclass(frozen=True, slots=True)
 class XidMeaning:
-    """What one code says.
+    """The meaning of one XID or SXID code.
 
     Attributes:
         code: the XID or SXID.
-        name: the catalogue's mnemonic, ``UNKNOWN`` = not in the catalogue.
-        cause: word of ``schemas.causes`` that it is evidence for, "" = none.
-        is_fatal: the GPU (or link) does not work until it is reset or replaced.
-        accuses: it may blame the machine by itself.
-        meaning: one sentence for a human.
+        name: the catalogue's mnemonic, ``UNKNOWN`` if not in the catalogue.
+        cause: word of ``schemas.causes`` that it is evidence for, "" for none.
+        is_fatal: whether the GPU (or link) does not work until it is reset or replaced.
+        accuses: whether the code alone is enough to blame the machine.
+        meaning: one sentence for people.
         action_bucket: the catalogue's immediate action.
     """
 
@@ -92,13 +96,13 @@ def meaning_of_xid(
     recovery_action: int = -1,
     architecture: str = "",
 ) -> XidMeaning:
-    """Return what an XID says.
+    """Return the meaning of an XID.
 
     Args:
         code: the XID.
-        nvlink: what the line says beside XID 74 and 144 to 150.
-        recovery_action: what XID 154 changed to (NVML's number), -1 = not known.
-        architecture: ``ampere``, ``hopper``, ``blackwell`` or a card's name, "" or any other = not known.
+        nvlink: further content of the line of XID 74 and 144 to 150.
+        recovery_action: new recovery action of XID 154 (NVML's number), -1 if unknown.
+        architecture: ``ampere``, ``hopper``, ``blackwell`` or a card's name; "" or any other for unknown.
     """
     row = _BY_CODE.get(code)
     if row is None:
@@ -120,11 +124,13 @@ def meaning_of_xid(
 
 
 def meaning_of_sxid(code: int, *, severity: str = "") -> XidMeaning:
-    """Return what an NVSwitch's SXID says: the catalogue has no table of them, the line's own word decides.
+    """Return the meaning of an NVSwitch's SXID, by the severity in its line.
+
+    The catalogue has no table of SXIDs.
 
     Args:
         code: the SXID.
-        severity: the line's word (``Fatal``, ``Non-fatal``), "" or any other = not said: it accuses nobody.
+        severity: the line's word (``Fatal``, ``Non-fatal``); "" or any other: not given, accuses nobody.
     """
     fatal = severity.lower() == "fatal"
     text = f"NVSwitch error {code}, {severity.lower() or 'severity not said'}"
@@ -133,12 +139,15 @@ def meaning_of_sxid(code: int, *, severity: str = "") -> XidMeaning:
 
 
 def severity_of(meaning: XidMeaning) -> Severity:
-    """Return the severity of the event that tells of a code: fatal, an error where it accuses, else a warning."""
+    """Return the severity of an event with this code: fatal, error if the code accuses, else warning."""
     return Severity.FATAL if meaning.is_fatal else Severity.ERROR if meaning.accuses else Severity.WARNING
 
 
 def nvlink_of_payload(payload: Mapping[str, Any]) -> NvlinkInfo:
-    """Return what an ``xid`` event's payload holds of an NVLink line; nonsense counts as absent."""
+    """Return registers and severity of an NVLink line from an ``xid`` event's payload.
+
+    Invalid values count as absent.
+    """
     registers, severity = payload.get("registers"), payload.get("severity")
     if not isinstance(registers, list | tuple) or not all(type(item) is int and item >= 0 for item in registers):
         registers = ()
@@ -146,6 +155,7 @@ def nvlink_of_payload(payload: Mapping[str, Any]) -> NvlinkInfo:
 
 
 def _cause(code: int) -> str:
+    """Return the cause that a code is evidence for, "" for none."""
     for codes, cause in (
         (_MEMORY, "ecc_error"),
         (_NVLINK, "nvlink_error"),
@@ -160,13 +170,14 @@ def _cause(code: int) -> str:
 
 
 def _recovery(name: str, text: str, action: int) -> XidMeaning:
-    """XID 154 repeats the driver's own verdict on what other XIDs said."""
+    """Return the meaning of XID 154, which repeats the recovery action that the driver asks for after other XIDs."""
     bucket, asked = _RECOVERY.get(action, (UNKNOWN_BUCKET, "the driver's request is not known"))
     asks = action > 0 and action in _RECOVERY
     return XidMeaning(154, name, "unknown" if asks else "", asks, asks, f"{text}: {asked}", bucket)
 
 
 def _nvlink(code: int, name: str, text: str, bucket: str, info: NvlinkInfo) -> XidMeaning:
+    """Return the meaning of an NVLink XID, decoded by its registers if possible, else by the line's severity."""
     decoded: NvlinkDecoded | None
     decoded = decode_nvlink4(info.registers) if code == 74 else decode_nvlink5(code, info.registers)
     if decoded is None:

@@ -1,1 +1,1 @@
-"""Topic names, keys and settings of Kafka."""
+"""Kafka: topic names, keys, connection settings and error messages."""

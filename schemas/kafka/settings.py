@@ -1,4 +1,4 @@
-"""How to reach a Kafka cluster: addresses, and who we are; for Python's client and for Java's.
+"""Connection settings of a Kafka cluster, for Python's client and for Java's.
 
 The file of ``--kafka-config`` is TOML with our names, or a ``.properties`` file with Java's::
 
@@ -12,8 +12,8 @@ The file of ``--kafka-config`` is TOML with our names, or a ``.properties`` file
     ssl_key_password_file = "/run/secrets/key-password"
     ssl_check_hostname = true  # ssl.endpoint.identification.algorithm
 
-Passwords are read when a connection is made, so one that was changed is found; they are in no
-``repr``, no error and no log.
+Passwords are read when a connection is made, so that a changed one is used. They appear in no ``repr``, no
+error and no log.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ _JAAS_VALUE: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))
 _PROPERTY: Final = re.compile(r"([^=:\s]+)\s*[=:]\s*(.*)")
 _MAX_FILE_BYTES: Final = 1 << 20
 _FLINK_CLIENT: Final = "org.apache.flink.kafka.shaded.org.apache.kafka"
-"""Kafka's client in flink-sql-connector-kafka; with the plain name it says "No LoginModule found"."""
+"""Package of the Kafka client inside flink-sql-connector-kafka; with the unshaded name it reports "No LoginModule
+found"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A password, or where one is; its text is in no ``repr``.
+    """A password or the place that holds it; the text is not shown in ``repr``.
 
     Attributes:
-        file: file whose text, without its last line break, is the password; "" = none.
-        variable: environment variable that holds it where no file is named.
+        file: file whose text, without its last line break, is the password; "" for none.
+        variable: environment variable with the password, used without a file.
         text: the password itself, where a Java properties file holds it.
     """
 
@@ -64,10 +65,13 @@ class Secret:
     text: str = field(default="", repr=False)
 
     def read(self, setting: str) -> str:
-        """Return the password, "" = there is none.
+        """Return the password, "" if there is none.
+
+        Args:
+            setting: name of the setting, for the error.
 
         Raises:
-            ConfigError: the file cannot be read, or is empty.
+            ConfigError: the file cannot be read or is empty.
         """
         if self.text:
             return self.text
@@ -84,18 +88,18 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Where the cluster is, and who we are.
+    """Addresses and credentials of a Kafka cluster.
 
     Attributes:
-        servers: ``HOST:PORT`` of brokers to begin with.
+        servers: ``HOST:PORT`` of the brokers to connect to first.
         protocol: one of ``PROTOCOLS``.
-        mechanism: one of ``MECHANISMS``, "" = no SASL.
+        mechanism: one of ``MECHANISMS``, "" for no SASL.
         username: SASL user.
         password: SASL password.
-        ca_file: PEM file of the authorities whose brokers are trusted, "" = the system's.
-        certificate_file: PEM file of our own certificate, "" = none.
-        key_file: PEM file of its key, "" = in the certificate's file.
-        key_password: of the key.
+        ca_file: PEM file of the authorities whose brokers are trusted, "" for the system's.
+        certificate_file: PEM file of our own certificate, "" for none.
+        key_file: PEM file of its key, "" if in the certificate's file.
+        key_password: password of the key.
         is_hostname_checked: whether the broker's certificate must name its host.
     """
 
@@ -111,10 +115,10 @@ class KafkaSettings:
     is_hostname_checked: bool = True
 
     def client_options(self) -> dict[str, Any]:
-        """Return the arguments for kafka-python's clients; passwords and certificates are read now.
+        """Return the keyword arguments for kafka-python's clients; password and certificate files are read now.
 
         Raises:
-            ConfigError: a file cannot be read, or holds what it should not.
+            ConfigError: a file cannot be read or has invalid content.
         """
         options: dict[str, Any] = {"bootstrap_servers": list(self.servers), "security_protocol": self.protocol}
         if self.mechanism:
@@ -126,13 +130,13 @@ class KafkaSettings:
         return options
 
     def java_properties(self) -> dict[str, str]:
-        """Return the same for the Java client inside Flink's connector, PEM files instead of key stores.
+        """Return the settings as properties of the Java client in Flink's connector, with PEM files as key stores.
 
-        Its classes are renamed in that jar: another Java client does not know the login module that is named here.
+        The login module has the renamed package of that jar, so other Java clients cannot use these properties.
 
         Raises:
-            ConfigError: a password file cannot be read, or our key is not in the certificate's file
-                (where Java looks for it).
+            ConfigError: a password file cannot be read, or our key is not in the certificate's file, where Java looks
+                for it.
         """
         values = {"bootstrap.servers": ",".join(self.servers), "security.protocol": self.protocol}
         if self.mechanism:
@@ -146,6 +150,7 @@ class KafkaSettings:
         return values
 
     def _java_ssl(self) -> dict[str, str]:
+        """Return the TLS part of the Java properties."""
         values = {} if self.is_hostname_checked else {"ssl.endpoint.identification.algorithm": ""}
         if self.ca_file:
             values |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca_file}
@@ -159,6 +164,7 @@ class KafkaSettings:
         return values
 
     def _sasl_password(self) -> str:
+        """Return the SASL password; raise ``ConfigError`` without one."""
         password = self.password.read("sasl_password_file")
         if not password:
             must = f"a file with the password, or {PASSWORD_VARIABLE} set in the environment"
@@ -166,6 +172,7 @@ class KafkaSettings:
         return password
 
     def _ssl_context(self) -> ssl.SSLContext:
+        """Return the TLS context with authorities and our certificate loaded."""
         import ssl  # an agent without TLS does without its memory
 
         try:
@@ -186,14 +193,14 @@ class KafkaSettings:
 
 
 def kafka_settings(servers: str, config_file: str = "") -> KafkaSettings:
-    """Return checked settings.
+    """Return checked settings from a list of servers and an optional file.
 
     Args:
         servers: ``HOST:PORT[,HOST:PORT ...]``.
-        config_file: the file described above, "" = none: no security.
+        config_file: the file described above; "": no TLS and no login.
 
     Raises:
-        ConfigError: names the setting (and the file) and what it must be.
+        ConfigError: a setting is wrong; the error names it (and the file) and what it must be.
     """
     settings = KafkaSettings(_servers(servers))
     if not config_file:
@@ -211,6 +218,7 @@ def kafka_settings(servers: str, config_file: str = "") -> KafkaSettings:
 
 
 def _servers(text: str) -> tuple[str, ...]:
+    """Return the addresses of a list separated by commas."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in found or ("",):
         host, _, port = part.rpartition(":")
@@ -221,6 +229,7 @@ def _servers(text: str) -> tuple[str, ...]:
 
 
 def _read(path: str) -> str:
+    """Return the text of a settings file."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
@@ -246,10 +255,10 @@ _SECRETS: Final = {
 
 
 def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by our names to fields.
+    """Convert settings by their names in the TOML file to fields of ``KafkaSettings``.
 
     Raises:
-        ConfigError: a name that is not known, or a value of the wrong type.
+        ConfigError: a name is unknown or a value has the wrong type.
     """
     fields: dict[str, Any] = {}
     for name, value in values.items():
@@ -275,6 +284,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(settings: KafkaSettings) -> KafkaSettings:
+    """Return the settings if protocol, mechanism and files fit together; raise ``ConfigError`` otherwise."""
     if settings.protocol not in PROTOCOLS:
         raise ConfigError("security_protocol", settings.protocol, f"one of {' '.join(PROTOCOLS)}")
     has_sasl = settings.protocol.startswith("SASL")
@@ -290,10 +300,10 @@ def _checked(settings: KafkaSettings) -> KafkaSettings:
 
 
 def _properties(text: str) -> dict[str, Any]:
-    """Java's names to ours.
+    """Convert the text of a Java properties file to settings by their TOML names.
 
     Raises:
-        ConfigError: a name or a value that we have no use for; what has no effect must not look as if it had.
+        ConfigError: a name or value is not supported. It is not ignored, because it would seem to have an effect.
     """
     values: dict[str, Any] = {}
     for line in re.sub(r"\\\r?\n\s*", "", text).splitlines():
@@ -322,6 +332,7 @@ def _properties(text: str) -> dict[str, Any]:
 
 
 def _jaas(text: str) -> dict[str, Any]:
+    """Return user name and password of a ``sasl.jaas.config`` value."""
     found = {
         name: re.sub(r"\\(.)", r"\1", quoted) if quoted else plain for name, quoted, plain in _JAAS_VALUE.findall(text)
     }
@@ -331,8 +342,10 @@ def _jaas(text: str) -> dict[str, Any]:
 
 
 def _quoted(text: str) -> str:
+    """Return text in double quotes, escaped for a JAAS value."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _why(error: Exception) -> str:
+    """Return the short text of an error."""
     return (error.strerror if isinstance(error, OSError) else "") or str(error)

@@ -1,6 +1,6 @@
-"""What a Kafka client's errors mean, in sentences; and its own log, which is kept from the terminal.
+"""Sentences for a Kafka client's errors, and a log handler that keeps the client's log off the terminal.
 
-Errors are known by their names and texts: this module imports no Kafka client.
+Errors are recognised by their names and texts, so this module imports no Kafka client.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MEANINGS: Final = (
     # the broker ends a refused login, and a listener of another protocol, without a word
     ("socket disconnected", "the broker hangs up: wrong user, password or security_protocol? see --kafka-config"),
 )
-"""(pattern, meaning), the most telling first."""
+"""Rows: (pattern in the error, sentence that says what to do), the most specific first."""
 
 _EMPTY_WORDS: Final = re.compile(r"^Bootstrap failed|not ready; waiting|in the clear|Closing connection")
 _CHANGING: Final = re.compile(r" ?\(backoff [\d.]+ secs\)|<-\d+")
-"""Left out: the same trouble must give the same words, which are logged once."""
+"""Parts of a message that vary; they are removed so that the same error gives the same text, which is logged once."""
 _MOST_CHARACTERS: Final = 240
 
 
 def _rank(text: str) -> int:
-    """How telling a text is: its place in ``_MEANINGS``, 0 is best."""
+    """Return how specific a text is: the index of its row in ``_MEANINGS``, 0 is best; their number if none matches."""
     for rank, (pattern, _) in enumerate(_MEANINGS):
         if re.search(pattern, text):
             return rank
@@ -44,41 +44,41 @@ def _rank(text: str) -> int:
 
 
 def sentence(error: BaseException, last_words: str = "") -> str:
-    """Return an error as a sentence that says what to do, where that is known.
+    """Return an error as one sentence that says what to do, where that is known.
 
     Args:
-        error: what the client raised.
-        last_words: the client's own last warning (``LastWords.text``): a client that cannot connect
-            raises nothing but a timeout, and says why only there.
+        error: the exception that the client raised.
+        last_words: the client's own last warning (``LastWords.text``). A client that cannot connect raises only a
+            timeout and gives the cause only there.
     """
-    name, said = type(error).__name__, " ".join(str(error).split())
-    own = said if said.startswith((name, "[Error")) else f"{name}: {said}"
-    told = last_words if last_words and _rank(last_words) <= _rank(own) else own
-    rank = _rank(told)
+    name, message = type(error).__name__, " ".join(str(error).split())
+    own = message if message.startswith((name, "[Error")) else f"{name}: {message}"
+    text = last_words if last_words and _rank(last_words) <= _rank(own) else own
+    rank = _rank(text)
     if rank < len(_MEANINGS):
-        return f"{_MEANINGS[rank][1]} ({told[:_MOST_CHARACTERS]})"
-    return told[:_MOST_CHARACTERS]
+        return f"{_MEANINGS[rank][1]} ({text[:_MOST_CHARACTERS]})"
+    return text[:_MOST_CHARACTERS]
 
 
 class LastWords(logging.Handler):
-    """Keeps the Kafka client's most telling warning instead of printing hundreds of them.
+    """Log handler that keeps the Kafka client's most specific warning instead of printing hundreds.
 
-    The client's debug messages stay off whatever the log level: they hold requests, and a login is one.
+    The client's debug messages stay off at any log level, because they contain requests, logins included.
     """
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
+        """Start with an empty text."""
         super().__init__(logging.WARNING)
         self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it, unless something more telling is kept."""
+        """Keep the message as ``text`` unless a more specific one is kept."""
         text = " ".join(_CHANGING.sub("", record.getMessage()).split())
         if not _EMPTY_WORDS.search(text) and (not self.text or _rank(text) <= _rank(self.text)):
             self.text = text
 
     def clear(self) -> None:
-        """Forget it: what comes next is about something else."""
+        """Forget the kept message."""
         self.text = ""
 
 
@@ -86,7 +86,7 @@ _WORDS: Final = LastWords()
 
 
 def hush_kafka() -> LastWords:
-    """Keep the client's log from the terminal; return what holds its last warning, one for the process."""
+    """Keep the client's log off the terminal and return the handler with its last warning, one per process."""
     client = logging.getLogger("kafka")
     if _WORDS not in client.handlers:
         client.addHandler(_WORDS)

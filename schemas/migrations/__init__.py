@@ -1,7 +1,7 @@
-"""The numbered DDL of the incident database, as package data beside this module.
+"""The numbered DDL of the incident database, as package data in this folder.
 
-A migration that was released never changes: a database remembers the checksum of
-what was applied to it. A change is a new file with the next number.
+A released migration never changes, because a database remembers the checksum of what was applied to it. A change
+is a new file with the next number.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TOKEN = re.compile(
 
 
 class Migration(NamedTuple):
-    """One numbered file of DDL.
+    """One numbered DDL file.
 
     Attributes:
-        number: from 1, without gaps.
-        name: what it is about, from the file's name.
-        statements: without comments and semicolons; each may be run again after a crash.
+        number: number from 1, without gaps.
+        name: subject, from the file's name.
+        statements: SQL statements without comments and semicolons; each may be run again after a crash.
         sha256: hexadecimal checksum of the file's text.
     """
 
@@ -49,13 +49,13 @@ class Migration(NamedTuple):
 
     @property
     def makes(self) -> frozenset[str]:
-        """Return the names of the tables and views that are there after it."""
+        """Names of the tables and views that the migration creates."""
         return frozenset(match[1] for statement in self.statements if (match := _MAKES.match(statement)))
 
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All migrations in the order of their numbers.
+    """Return all migrations by number.
 
     Raises:
         SchemaError: a file name, the numbering or a file's text is wrong.
@@ -73,10 +73,10 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def parse_migration(file_name: str, text: str) -> Migration:
-    """One migration from its file's name and text.
+    """Return a migration from its file's name and text.
 
     Raises:
-        SchemaError: the name is not ``NNNN_words.sql``, or the text does not end where it should.
+        SchemaError: the name is not ``NNNN_words.sql``, or a quote or comment is not closed.
     """
     match = _FILE_NAME.fullmatch(file_name)
     if match is None:
@@ -91,7 +91,7 @@ def parse_migration(file_name: str, text: str) -> Migration:
 
 
 def split_statements(text: str) -> tuple[str, ...]:
-    r"""Split SQL text at its semicolons, not at those in quotes and comments.
+    r"""Split SQL text at its semicolons, except those in quotes and comments.
 
     >>> split_statements("SELECT ';' AS a; -- one; two\nSELECT 2")
     ("SELECT ';' AS a", 'SELECT 2')

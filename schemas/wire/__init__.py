@@ -1,1 +1,1 @@
-"""The wire codec and its bounds."""
+"""The wire codec of records, and the limits of their fields."""

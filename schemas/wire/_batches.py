@@ -1,4 +1,4 @@
-"""Bodies of the records that come in volume: frames, step batches, collective batches."""
+"""Bodies of high-volume records: frames, step batches, collective batches."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ _START, _END = 7, 8  # places of start_ns and end_ns among the columns
 
 
 def pack_frame(frame: Frame) -> Sections:
-    """Pack a frame's body; matrices go as they are.
+    """Return the sections of a frame's body; matrices are copied unchanged.
 
     Raises:
-        FieldError: a field that ``unpack_frame`` would refuse.
+        FieldError: a field has a value that ``unpack_frame`` would refuse.
     """
     check_int(frame.table_id, "frame.table_id", 1, UINT32_MAX)
     check_int(frame.tick_count, "frame.tick_count", 1, MAX_ROWS)
@@ -105,10 +105,15 @@ def pack_frame(frame: Frame) -> Sections:
 
 
 def unpack_frame(header: Header, sections: dict[int, bytes], now_ns: int | None) -> Frame:
-    """Unpack and check a frame's body.
+    """Decode and check a frame's body.
+
+    Args:
+        header: header of the record.
+        sections: section id -> payload.
+        now_ns: the reader's clock; the first tick must be within a day of it. None: any time.
 
     Raises:
-        SchemaError: as ``tocsin.schemas.wire.codec.decode``.
+        SchemaError: as for ``tocsin.schemas.wire.codec.decode``.
     """
     shape = section(sections, _SHAPE, "frame")
     if len(shape) < _FRAME.size:
@@ -133,7 +138,7 @@ def unpack_frame(header: Header, sections: dict[int, bytes], now_ns: int | None)
 
 
 def _check_frame(frame: Frame) -> None:
-    """Check what both directions must hold: counts, names, and sizes that agree."""
+    """Check a frame's counts, names and matrix sizes, for both packing and unpacking."""
     ticks, uuids = frame.tick_count, frame.gpu_uuids
     if not 1 <= ticks <= MAX_ROWS:
         raise FieldError("frame.tick_count", ticks, f"from 1 to {MAX_ROWS}")
@@ -160,14 +165,15 @@ def _check_frame(frame: Frame) -> None:
 
 
 def _refuse_size(field: str, found: int, wanted: int) -> None:
+    """Raise ``FieldError`` for a matrix of the wrong size."""
     raise FieldError(field, f"{found} bytes", f"{wanted} bytes, as the table, the GPUs and tick_count say")
 
 
 def pack_steps(batch: StepBatch) -> Sections:
-    """Pack the rows of a step batch, one column a section.
+    """Return the sections of a step batch, one per column.
 
     Raises:
-        FieldError: a field that ``unpack_steps`` would refuse.
+        FieldError: a field has a value that ``unpack_steps`` would refuse.
     """
     columns = _transpose(batch.rows, len(STEP_COLUMNS))
     sections = _pack_columns(columns, STEP_COLUMNS, len(batch.rows), "steps")
@@ -176,10 +182,10 @@ def pack_steps(batch: StepBatch) -> Sections:
 
 
 def unpack_steps(header: Header, sections: dict[int, bytes], now_ns: int | None) -> StepBatch:
-    """Unpack and check the rows of a step batch.
+    """Decode and check the rows of a step batch.
 
     Raises:
-        SchemaError: as ``tocsin.schemas.wire.codec.decode``.
+        SchemaError: as for ``tocsin.schemas.wire.codec.decode``.
     """
     columns = _unpack_columns(sections, STEP_COLUMNS, "steps")
     _check_order(columns, _STEP_ORDER, "steps", "(ts_ns, rank, step)")
@@ -189,10 +195,10 @@ def unpack_steps(header: Header, sections: dict[int, bytes], now_ns: int | None)
 
 
 def pack_collectives(batch: CollectiveBatch) -> Sections:
-    """Pack the rows of a collective batch, one column a section.
+    """Return the sections of a collective batch, one per column.
 
     Raises:
-        FieldError: a field that ``unpack_collectives`` would refuse.
+        FieldError: a field has a value that ``unpack_collectives`` would refuse.
     """
     columns = _transpose(batch.rows, len(COLLECTIVE_COLUMNS))
     sections = _pack_columns(columns, COLLECTIVE_COLUMNS, len(batch.rows), "collectives")
@@ -201,10 +207,10 @@ def pack_collectives(batch: CollectiveBatch) -> Sections:
 
 
 def unpack_collectives(header: Header, sections: dict[int, bytes], now_ns: int | None) -> CollectiveBatch:
-    """Unpack and check the rows of a collective batch.
+    """Decode and check the rows of a collective batch.
 
     Raises:
-        SchemaError: as ``tocsin.schemas.wire.codec.decode``.
+        SchemaError: as for ``tocsin.schemas.wire.codec.decode``.
     """
     columns = _unpack_columns(sections, COLLECTIVE_COLUMNS, "collectives")
     _check_collectives(columns)
@@ -214,6 +220,7 @@ def unpack_collectives(header: Header, sections: dict[int, bytes], now_ns: int |
 
 
 def _check_collectives(columns: Sequence[Sequence[Any]]) -> None:
+    """Check the order of collective rows, and that none ends before it starts."""
     _check_order(columns, _COLLECTIVE_ORDER, "collectives", "(ts_ns, rank, comm_id, op_seq)")
     if all(map(le, columns[_START], columns[_END])):
         return
@@ -223,10 +230,12 @@ def _check_collectives(columns: Sequence[Sequence[Any]]) -> None:
 
 
 def _transpose(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
+    """Return rows as columns; ``width`` empty ones without rows."""
     return list(zip(*rows, strict=True)) if rows else [()] * width
 
 
 def _pack_columns(columns: Sequence[Sequence[Any]], specs: tuple[Column, ...], count: int, path: str) -> Sections:
+    """Return the row count and the packed columns as sections; columns of default values are left out."""
     if count > MAX_ROWS:
         raise FieldError(f"{path}.rows", count, f"at most {MAX_ROWS}")
     sections: Sections = [(_ROW_COUNT, _ROWS.pack(count))]
@@ -238,6 +247,7 @@ def _pack_columns(columns: Sequence[Sequence[Any]], specs: tuple[Column, ...], c
 
 
 def _unpack_columns(sections: dict[int, bytes], specs: tuple[Column, ...], path: str) -> Sequence[Sequence[Any]]:
+    """Decode the row count and all columns."""
     counted = section(sections, _ROW_COUNT, f"{path}.rows")
     if len(counted) < _ROWS.size:
         raise DecodeError(f"{path}.rows: {len(counted)} bytes are no count")
@@ -250,6 +260,7 @@ def _unpack_columns(sections: dict[int, bytes], specs: tuple[Column, ...], path:
 
 
 def _check_order(columns: Sequence[Sequence[Any]], key: tuple[int, ...], path: str, order: str) -> None:
+    """Raise ``FieldError`` if the rows are not ordered by the columns in ``key``."""
     keys = list(zip(*(columns[place] for place in key), strict=True))
     if keys == sorted(keys):
         return
@@ -259,6 +270,7 @@ def _check_order(columns: Sequence[Sequence[Any]], key: tuple[int, ...], path: s
 
 
 def _check_times(times_ns: Sequence[int], path: str, now_ns: int | None) -> None:
+    """Raise ``FieldError`` if the first or last time is more than a day from ``now_ns``."""
     if now_ns is None or not times_ns:
         return
     # Rows are in order of time: the first and the last are the worst.

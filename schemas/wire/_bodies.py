@@ -1,8 +1,7 @@
-"""Bodies of the records that come seldom: one JSON object each (and a payload for probes).
+"""Bodies of low-volume records: one JSON object each (and a payload for probes and models).
 
-Keys sorted, compact. What a reader does not know it ignores. Each writer's object is
-read back once before it is sent: a record that the receiver would refuse is refused
-where it is made, by the same checks.
+Compact JSON with sorted keys; readers ignore unknown keys. A writer's object is read back once before it is sent, so
+that the same checks refuse a record where it is made.
 """
 
 from __future__ import annotations
@@ -52,16 +51,20 @@ _BAD = ("high", "low", "both")
 
 
 def pack_json(body: Mapping[str, Any], path: str) -> tuple[int, bytes]:
-    """Return the JSON section of a body."""
+    """Return (section id, bytes) of a body's JSON section."""
     return JSON_SECTION, dump_json(body, path)
 
 
 def reader_of(sections: dict[int, bytes], path: str) -> ObjectReader:
-    """Return a reader for the JSON section.
+    """Return a reader of the JSON section.
+
+    Args:
+        sections: section id -> payload.
+        path: dotted name of the object, for errors.
 
     Raises:
-        DecodeError: it is missing, or no JSON.
-        FieldError: it is no object.
+        DecodeError: the section is missing or no JSON.
+        FieldError: the JSON is no object.
     """
     return ObjectReader(load_json(section(sections, JSON_SECTION, path), path), path)
 
@@ -78,7 +81,7 @@ def write_event(event: Event) -> dict[str, Any]:
 
 
 def read_event(header: Header, body: ObjectReader) -> Event:
-    """Read an event; raises ``FieldError``."""
+    """Read an event from its JSON object; raises ``FieldError``."""
     check_payload(body.name("name"), body.mapping("payload"), body.field("payload"))
     return Event(
         header.job,
@@ -115,13 +118,14 @@ def write_topology(topology: Topology) -> dict[str, Any]:
 
 
 def read_topology(header: Header, body: ObjectReader) -> Topology:
-    """Read a topology announcement; raises ``FieldError``."""
+    """Read a topology announcement from its JSON object; raises ``FieldError``."""
     places = tuple(_read_place(place) for place in body.objects("places"))
     _check_distinct([place.rank for place in places], body.field("places"), "rank")
     return Topology(header.job, header.host, header.ts_ns, places)
 
 
 def _read_place(place: ObjectReader) -> RankPlace:
+    """Read the place of one rank."""
     return RankPlace(
         rank=place.integer("rank", 0, MAX_RANKS - 1),
         host=place.name("host"),
@@ -147,7 +151,7 @@ def write_groups(groups: Groups) -> dict[str, Any]:
 
 
 def read_groups(header: Header, body: ObjectReader) -> Groups:
-    """Read a group announcement; raises ``FieldError``."""
+    """Read a group announcement from its JSON object; raises ``FieldError``."""
     groups = []
     for group in body.objects("groups"):
         ranks = group.integers("ranks", 0, MAX_RANKS - 1)
@@ -157,7 +161,7 @@ def read_groups(header: Header, body: ObjectReader) -> Groups:
 
 
 def write_table(announcement: TableAnnouncement) -> dict[str, Any]:
-    """Return the JSON object of a metric table."""
+    """Return the JSON object of a metric table announcement."""
     table = announcement.table
     return {
         "table_id": table.table_id,
@@ -167,7 +171,7 @@ def write_table(announcement: TableAnnouncement) -> dict[str, Any]:
 
 
 def read_table(header: Header, body: ObjectReader) -> TableAnnouncement:
-    """Read a metric table; raises ``FieldError``."""
+    """Read a metric table announcement from its JSON object; raises ``FieldError``."""
     table = MetricTable(
         body.integer("table_id", 1, UINT32_MAX),
         tuple(_read_metric(metric, "gpu") for metric in body.objects("gpu")),
@@ -189,6 +193,7 @@ def _write_metric(metric: Metric) -> dict[str, Any]:
 
 
 def _read_metric(body: ObjectReader, scope: Scope) -> Metric:
+    """Read one metric column of this scope."""
     if _one_of(body, "scope", _SCOPES) != scope:
         raise FieldError(body.field("scope"), body.value("scope"), f"{scope}, as the list that it stands in")
     return Metric(
@@ -214,7 +219,7 @@ def write_status(status: HostStatus) -> dict[str, Any]:
 
 
 def read_status(header: Header, body: ObjectReader) -> HostStatus:
-    """Read an agent's heartbeat; raises ``FieldError``."""
+    """Read an agent's heartbeat from its JSON object; raises ``FieldError``."""
     return HostStatus(
         header.job,
         header.host,
@@ -230,6 +235,7 @@ def read_status(header: Header, body: ObjectReader) -> HostStatus:
 
 
 def _read_collectors(body: ObjectReader) -> dict[str, Any]:
+    """Read and check the states of an agent's collectors."""
     collectors = body.mapping("collectors")
     for name, values in collectors.items():
         check_name(name, body.field("collectors"))
@@ -241,12 +247,12 @@ def _read_collectors(body: ObjectReader) -> dict[str, Any]:
 
 
 def write_answer(answer: ProbeAnswer) -> dict[str, Any]:
-    """Return the JSON object of a probe's answer (its payload has a section of its own)."""
+    """Return the JSON object of a probe's answer; its payload is in a section of its own."""
     return {"rank": answer.rank, "request_id": answer.request_id, "probe": answer.probe}
 
 
 def read_answer(header: Header, body: ObjectReader, payload: bytes) -> ProbeAnswer:
-    """Read a probe's answer; raises ``FieldError``."""
+    """Read a probe's answer from its JSON object and payload; raises ``FieldError``."""
     if not isinstance(payload, bytes):
         raise FieldError(body.field("payload"), payload, "bytes")
     return ProbeAnswer(
@@ -264,7 +270,7 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 def write_model(model: ModelAnnouncement) -> dict[str, Any]:
-    """Return the JSON object of a model announcement (its payload has a section of its own)."""
+    """Return the JSON object of a model announcement; its payload is in a section of its own."""
     return {
         "name": model.name,
         "version": model.version,
@@ -275,7 +281,10 @@ def write_model(model: ModelAnnouncement) -> dict[str, Any]:
 
 
 def read_model(header: Header, body: ObjectReader, payload: bytes) -> ModelAnnouncement:
-    """Read a model announcement; raises ``FieldError``. Whether the model is of any use is not looked at."""
+    """Read a model announcement from its JSON object and payload; raises ``FieldError``.
+
+    Whether the model can be used is not checked.
+    """
     if not isinstance(payload, bytes):
         raise FieldError(body.field("payload"), payload, "bytes")
     if len(payload) > MAX_MODEL_BYTES:
@@ -295,11 +304,12 @@ def read_model(header: Header, body: ObjectReader, payload: bytes) -> ModelAnnou
 
 
 def _plain(values: object) -> object:
-    """Return a mapping as the dict that JSON wants; anything else is refused by the reader."""
+    """Return a mapping as a dict, for JSON; any other value unchanged, which the reader then refuses."""
     return dict(values) if isinstance(values, Mapping) else values
 
 
 def _one_of(body: ObjectReader, key: str, choices: tuple[str, ...]) -> str:
+    """Return a text field that must be one of the choices."""
     value = body.text(key)
     if value not in choices:
         raise FieldError(body.field(key), value, "one of " + " ".join(choices))
@@ -307,6 +317,7 @@ def _one_of(body: ObjectReader, key: str, choices: tuple[str, ...]) -> str:
 
 
 def _check_distinct(values: list[Any] | tuple[Any, ...], field: str, what: str) -> None:
+    """Raise ``FieldError`` if two values are equal; ``what`` names them in the error."""
     if len(set(values)) == len(values):
         return
     twice = next(value for value, count in Counter(values).items() if count > 1)

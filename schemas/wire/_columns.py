@@ -1,17 +1,15 @@
 """Columns of a batch on the wire: packing, unpacking, checks.
 
-One column is one section. A column whose rows all have the default is not written,
-and a missing section reads as the default: a sender that does not measure something
-pays nothing for it, and an older reader misses nothing that it knows.
+One column is one section. A column whose rows all have the default is not written, and a missing section reads
+as the default. So a value that is not measured costs nothing.
 
-- integers: int32 or int64, packed.
-- floats: float64. float32 would save 4 bytes a value and lose the exact round trip:
-  a replay must see the very durations that the live run saw.
-- floats that may be missing: a bitmap of presence (row i is bit i % 8 of byte i // 8),
-  then the values that are there. None (not measured) and NaN (measured, and it is
-  no number) stay apart.
-- texts: u32 count of distinct texts, one code a row (u8, u16 or u32, the narrowest that
-  is enough), then the texts by first appearance, each closed by NUL.
+- Integers: int32 or int64, packed.
+- Floats: float64. float32 would save 4 bytes a value and lose the exact round trip: a replay must see
+  the same durations as the live run.
+- Optional floats: a bitmap of presence (row i is bit i % 8 of byte i // 8), then the values that are
+  present. None (not measured) and NaN (measured, and no number) are kept apart.
+- Texts: u32 count of distinct texts, one code a row (u8, u16 or u32, the narrowest that
+  is enough), then the texts by first appearance, each terminated by NUL.
 """
 
 from __future__ import annotations
@@ -36,15 +34,15 @@ _WIDTHS: dict[str, int] = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8, "d": 8}
 
 @dataclass(frozen=True, slots=True)
 class IntColumn:
-    """Integers.
+    """A column of integers.
 
     Attributes:
-        section_id: section id.
-        name: field of the row.
+        section_id: id of the column's section.
+        name: field of the row, for errors.
         code: ``i`` for int32, ``q`` for int64.
-        low: least value that a row may have.
-        default_value: value of all rows where the section is missing; None: it must be there.
-        high: greatest value that a row may have.
+        low: least value allowed.
+        default_value: value of all rows where the section is missing; None: the section is required.
+        high: greatest value allowed.
     """
 
     section_id: int
@@ -55,10 +53,10 @@ class IntColumn:
     high: int = INT64_MAX
 
     def pack(self, values: Sequence[int], path: str) -> bytes | None:
-        """Pack one value a row; None where all are the default.
+        """Return the packed values, one a row; None if all are the default.
 
         Raises:
-            FieldError: a value of another type or out of range.
+            FieldError: a value has another type or is out of range.
         """
         if self.default_value is not None and values.count(self.default_value) == len(values):
             return None
@@ -71,11 +69,16 @@ class IntColumn:
         return packed
 
     def unpack(self, payload: bytes | None, count: int, path: str) -> Sequence[int]:
-        """Unpack ``count`` rows.
+        """Return the values of ``count`` rows.
+
+        Args:
+            payload: bytes of the section, None if it is missing.
+            count: number of rows.
+            path: dotted name of the batch, for errors.
 
         Raises:
-            DecodeError: missing, or of another length.
-            FieldError: a value out of range.
+            DecodeError: the section is required and missing, or has another length.
+            FieldError: a value is out of range.
         """
         if payload is None:
             if self.default_value is None:
@@ -87,11 +90,12 @@ class IntColumn:
         return values
 
     def check(self, values: Sequence[int], path: str) -> None:
-        """Raise ``FieldError`` that names the row of a value that is too small or too large."""
+        """Raise ``FieldError`` that names the row of a value out of range."""
         if values and (min(values) < self.low or max(values) > self.high):
             self._check_each(values, path)
 
     def _check_each(self, values: Sequence[int], path: str) -> None:
+        """Check type and range of each value, to name the row of the first wrong one."""
         high = min(self.high, 2 ** (8 * _WIDTHS[self.code] - 1) - 1)
         for row, value in enumerate(values):
             check_int(value, f"{path}.{self.name}[{row}]", self.low, high)
@@ -99,14 +103,14 @@ class IntColumn:
 
 @dataclass(frozen=True, slots=True)
 class FloatColumn:
-    """Floats.
+    """A column of floats.
 
     Attributes:
-        section_id: section id.
-        name: field of the row.
+        section_id: id of the column's section.
+        name: field of the row, for errors.
         optional: whether a row may have None.
-        evidence: True: NaN, infinity and negative values are evidence; False: they are
-            errors, as the value is a duration, and so is one above ``MAX_SECONDS``.
+        evidence: True: NaN, infinity and negative values are allowed, because they are evidence. False: the value is a
+            duration, and these and values above ``MAX_SECONDS`` are errors.
     """
 
     section_id: int
@@ -115,10 +119,10 @@ class FloatColumn:
     evidence: bool = False
 
     def pack(self, values: Sequence[float | None], path: str) -> bytes | None:
-        """Pack one value a row; None where all rows have None.
+        """Return the packed values, one a row; None if all rows have None.
 
         Raises:
-            FieldError: a value of another type, or one that no duration has.
+            FieldError: a value has another type, or is no valid duration.
         """
         present = [v for v in values if v is not None] if self.optional else values
         if self.optional and not present:
@@ -134,11 +138,16 @@ class FloatColumn:
         return _bitmap(values) + packed if self.optional else packed
 
     def unpack(self, payload: bytes | None, count: int, path: str) -> Sequence[float | None]:
-        """Unpack ``count`` rows.
+        """Return the values of ``count`` rows.
+
+        Args:
+            payload: bytes of the section, None if it is missing.
+            count: number of rows.
+            path: dotted name of the batch, for errors.
 
         Raises:
-            DecodeError: missing, or of another length than the bitmap asks for.
-            FieldError: a value that no duration has.
+            DecodeError: the section is required and missing, or its length does not fit its bitmap.
+            FieldError: a value is no valid duration.
         """
         name = f"{path}.{self.name}"
         if payload is None:
@@ -153,6 +162,7 @@ class FloatColumn:
         return self._unpack_optional(payload, count, path)
 
     def _unpack_optional(self, payload: bytes, count: int, path: str) -> Sequence[float | None]:
+        """Return the values of ``count`` rows, None where the bitmap has no bit."""
         name = f"{path}.{self.name}"
         begin = (count + 7) // 8
         bits = int.from_bytes(payload[:begin], "little")
@@ -170,13 +180,17 @@ class FloatColumn:
         return spread
 
     def _check(self, present: Sequence[float], values: Sequence[float | None], path: str) -> None:
-        """Check durations: the sum is no number where one of them is none."""
+        """Check that all present values are valid durations, unless they are evidence.
+
+        The sum is tested for finiteness because it is not finite if one value is not.
+        """
         if self.evidence or not present:
             return
         if min(present) < 0.0 or max(present) > MAX_SECONDS or not math.isfinite(sum(present)):
             self._check_each(values, path)
 
     def _check_each(self, values: Sequence[float | None], path: str) -> None:
+        """Check each value, to name the row of the first wrong one."""
         for row, value in enumerate(values):
             if value is None and self.optional:
                 continue
@@ -189,14 +203,14 @@ class FloatColumn:
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """Texts, dictionary-encoded.
+    """A column of texts, dictionary-encoded.
 
     Attributes:
-        section_id: section id.
-        name: field of the row.
-        default_value: value of all rows where the section is missing; None: it must be there.
+        section_id: id of the column's section.
+        name: field of the row, for errors.
+        default_value: value of all rows where the section is missing; None: the section is required.
         empty: whether a row may have "".
-        choices: the only values allowed; (): any.
+        choices: the only allowed values; empty: any.
     """
 
     section_id: int
@@ -206,10 +220,10 @@ class TextColumn:
     choices: tuple[str, ...] = ()
 
     def pack(self, values: Sequence[str], path: str) -> bytes | None:
-        """Pack one value a row; None where all are the default.
+        """Return the packed values, one a row; None if all are the default.
 
         Raises:
-            FieldError: a value that is no text, or not one of the choices.
+            FieldError: a value is no text, or not one of the choices.
         """
         if self.default_value is not None and values.count(self.default_value) == len(values):
             return None
@@ -226,11 +240,16 @@ class TextColumn:
         return _COUNT.pack(len(codes)) + packed + pack_texts(codes)
 
     def unpack(self, payload: bytes | None, count: int, path: str) -> Sequence[str]:
-        """Unpack ``count`` rows.
+        """Return the values of ``count`` rows.
+
+        Args:
+            payload: bytes of the section, None if it is missing.
+            count: number of rows.
+            path: dotted name of the batch, for errors.
 
         Raises:
-            DecodeError: missing, cut, or a code without its text.
-            FieldError: a text that is not allowed.
+            DecodeError: the section is required and missing, cut short, or has a code without a text.
+            FieldError: a text is not allowed.
         """
         name = f"{path}.{self.name}"
         if payload is None:
@@ -255,6 +274,7 @@ class TextColumn:
         return values
 
     def _check(self, texts: Sequence[str], values: Sequence[str], path: str) -> None:
+        """Check the distinct texts; the error names the first row of a wrong one."""
         for text in texts:
             field = f"{path}.{self.name}"
             if self.choices and text not in self.choices:
@@ -269,15 +289,15 @@ Column = IntColumn | FloatColumn | TextColumn
 
 
 def pack_texts(texts: Sequence[str] | dict[str, int]) -> bytes:
-    """Encode texts, each closed by NUL (checked before: none holds one)."""
+    """Return texts as UTF-8, each terminated by NUL; the caller has checked that none contains NUL."""
     return "".join([f"{text}\0" for text in texts]).encode()
 
 
 def unpack_texts(payload: bytes, count: int, field: str) -> tuple[str, ...]:
-    """Decode exactly ``count`` texts.
+    """Decode exactly ``count`` texts, each terminated by NUL.
 
     Raises:
-        DecodeError: more or fewer, or not UTF-8.
+        DecodeError: there are more or fewer texts, or the bytes are not UTF-8.
     """
     try:
         texts = payload.decode().split("\0")
@@ -289,12 +309,14 @@ def unpack_texts(payload: bytes, count: int, field: str) -> tuple[str, ...]:
 
 
 def _code_of(distinct: int) -> Literal["B", "H", "I"]:
+    """Return the ``struct`` code of the narrowest integer for so many distinct texts."""
     if distinct <= 1 << 8:
         return "B"
     return "H" if distinct <= 1 << 16 else "I"
 
 
 def _bitmap(values: Sequence[float | None]) -> bytes:
+    """Return the bitmap of presence: row i is bit i % 8 of byte i // 8, set where the value is not None."""
     size = (len(values) + 7) // 8
     if None not in values:
         return ((1 << len(values)) - 1).to_bytes(size, "little")
@@ -303,9 +325,11 @@ def _bitmap(values: Sequence[float | None]) -> bytes:
 
 
 def _row_of(values: Sequence[str], text: str, field: str) -> str:
+    """Return the field's name with the index of the first row that has this text."""
     return f"{field}[{values.index(text)}]" if text in values else field
 
 
 def _check_size(payload: bytes, size: int, field: str) -> None:
+    """Raise ``DecodeError`` if a payload has not exactly this size."""
     if len(payload) != size:
         raise DecodeError(f"{field}: {len(payload)} bytes, its rows need {size}")

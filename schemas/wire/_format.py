@@ -1,4 +1,4 @@
-"""The outside of a record on the wire: header, checksum, sections.
+"""The outer form of a record on the wire: header, checksum, sections.
 
 All numbers little-endian::
 
@@ -16,8 +16,8 @@ All numbers little-endian::
     32  cluster, job_id, host in UTF-8, one behind the other
     ..  sections: id u16, length u32, payload; up to the end
 
-The length stands in the header so that a cut record is told from a damaged one.
-A section whose id is unknown is skipped: a newer sender may add fields.
+The header has the length so that a truncated record is distinguished from a damaged one. A section with an unknown
+id is skipped, so that a newer sender may add fields.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_RECORD_BYTES = 16_000_000
 
 _HEADER = struct.Struct("<2sBBHHHHIIIq")
 NAMES_AT = _HEADER.size
-"""Length of the header's fixed part: the names begin there."""
+"""Length of the header's fixed part, after which the names begin."""
 _SECTION = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
 _CRC_AT = 12
@@ -53,10 +53,10 @@ _MIN_PREFIX = 3  # magic and version: what tells a stranger from a record of ano
 
 
 class Kind(IntEnum):
-    """What a record is. The number is part of the wire and of a slice's canonical order.
+    """Kind of a record; the number is part of the wire format and of a slice's canonical order.
 
-    Facts come first, then what happened, then numbers: an operator that walks a
-    slice knows where a rank runs before it reads what the rank did.
+    Static facts come first, then events, then numbers. So an operator that walks through a slice knows where a rank
+    runs before it reads what the rank did.
     """
 
     TABLE = 1
@@ -73,12 +73,12 @@ class Kind(IntEnum):
 
 
 class Header(NamedTuple):
-    """What can be known of a record without reading its body.
+    """The facts about a record that are known without reading its body.
 
     Attributes:
-        kind: what the record is.
+        kind: kind of the record.
         ts_ns: event time.
-        job: whose; names are empty for a tick and for a model, which belong to no job.
+        job: its job; the names are empty for a tick and for a model, which belong to no job.
         host: machine name, empty for these.
     """
 
@@ -94,20 +94,19 @@ _LABELS: dict[Kind, str] = {kind: kind.name.lower() for kind in Kind}
 
 
 def label(kind: Kind) -> str:
-    """Return the first part of the dotted names of a kind's fields."""
+    """Return the name of a kind, with which the dotted names of its fields begin."""
     return _LABELS[kind]
 
 
 def seal(header: Header, sections: Iterable[tuple[int, bytes]]) -> bytes:
-    """Put header and sections together.
+    """Return a record's bytes: header with length and checksum, then the sections.
 
     Args:
-        header: who, when, what.
+        header: kind, time, job and host of the record.
         sections: (id, payload), ids ascending.
 
     Raises:
-        FieldError: a name or a number that the header cannot carry, or a record above
-            ``MAX_RECORD_BYTES``.
+        FieldError: the header cannot hold a name or a number, or the record is longer than ``MAX_RECORD_BYTES``.
     """
     names = _name_bytes(header)
     parts = [*names]
@@ -127,6 +126,7 @@ def seal(header: Header, sections: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def _name_bytes(header: Header) -> tuple[bytes, bytes, bytes]:
+    """Return cluster, job id and host as checked UTF-8 bytes."""
     what, empty = label(header.kind), header.kind in NOBODYS
     return (
         check_name(header.job.cluster, f"{what}.cluster", empty=empty).encode(),
@@ -136,17 +136,17 @@ def _name_bytes(header: Header) -> tuple[bytes, bytes, bytes]:
 
 
 def read_header(data: bytes, size: int) -> tuple[Header, int]:
-    """Read and check the header, the checksum left out.
+    """Decode the header; the checksum is not verified.
 
     Args:
-        data: the record, or its first part.
+        data: the record, or its beginning with the whole header.
         size: length of the whole record in bytes.
 
     Returns:
-        The header and where the sections begin.
+        The header, and the index where the sections begin.
 
     Raises:
-        SchemaError: as ``tocsin.schemas.wire.codec.decode``.
+        SchemaError: as for ``tocsin.schemas.wire.codec.decode``.
     """
     if size > MAX_RECORD_BYTES:
         raise DecodeError(f"{size} bytes: a record has at most {MAX_RECORD_BYTES}")
@@ -178,10 +178,14 @@ def read_header(data: bytes, size: int) -> tuple[Header, int]:
 
 
 def check_header(header: Header, now_ns: int | None) -> None:
-    """Check names and time of a header that was read.
+    """Check the names and the time of a decoded header.
+
+    Args:
+        header: the header.
+        now_ns: the reader's clock; None: any time is allowed.
 
     Raises:
-        FieldError: an empty or overlong name, an attempt that is too large, or a time that is too far away.
+        FieldError: a name is empty or too long, the attempt too large, or the time more than a day from now.
     """
     what = label(header.kind)
     check_near(header.ts_ns, f"{what}.ts_ns", now_ns)
@@ -193,10 +197,10 @@ def check_header(header: Header, now_ns: int | None) -> None:
 
 
 def check_crc(data: bytes) -> None:
-    """Compare the checksum.
+    """Verify a record's checksum.
 
     Raises:
-        DecodeError: some byte differs from what was sent.
+        DecodeError: the bytes were damaged.
     """
     found = zlib.crc32(memoryview(data)[_CRC_END:], zlib.crc32(data[:_CRC_AT]))
     (stated,) = _CRC.unpack_from(data, _CRC_AT)
@@ -205,15 +209,15 @@ def check_crc(data: bytes) -> None:
 
 
 def read_sections(data: bytes, start: int) -> dict[int, bytes]:
-    """Split the body into sections.
+    """Split a record's body into section id -> payload.
 
     Args:
         data: the whole record.
-        start: where the sections begin.
+        start: index where the sections begin.
 
     Raises:
         TruncatedError: a section states more bytes than there are.
-        DecodeError: a section comes twice.
+        DecodeError: a section id occurs twice.
     """
     sections: dict[int, bytes] = {}
     size = len(data)
@@ -232,10 +236,15 @@ def read_sections(data: bytes, start: int) -> dict[int, bytes]:
 
 
 def section(sections: dict[int, bytes], number: int, field: str) -> bytes:
-    """Return a required section.
+    """Return the payload of a required section.
+
+    Args:
+        sections: section id -> payload.
+        number: the section id.
+        field: name for the error.
 
     Raises:
-        DecodeError: it is missing.
+        DecodeError: the section is missing.
     """
     try:
         return sections[number]
@@ -244,12 +253,13 @@ def section(sections: dict[int, bytes], number: int, field: str) -> bytes:
 
 
 def _refuse_short(data: bytes, size: int) -> None:
+    """Raise the error for bytes shorter than a header."""
     _refuse_prefix(data)
     raise TruncatedError(f"{size} bytes: a header has {_HEADER.size}")
 
 
 def _refuse_prefix(data: bytes) -> None:
-    """Raise when the bytes that are there show a stranger or another version."""
+    """Raise ``DecodeError`` if the first bytes are no record, ``VersionError`` if they have another version."""
     if not MAGIC.startswith(data[: len(MAGIC)]):
         raise DecodeError(f"begins with {data[:4]!r}, a record with {MAGIC!r}")
     if len(data) >= _MIN_PREFIX and data[2] != WIRE_VERSION:
@@ -257,6 +267,7 @@ def _refuse_prefix(data: bytes) -> None:
 
 
 def _refuse_length(length: int, size: int) -> None:
+    """Raise the error for a stated length that differs from the record's size."""
     if length > MAX_RECORD_BYTES:
         raise DecodeError(f"states {length} bytes: a record has at most {MAX_RECORD_BYTES}")
     if length > size:

@@ -1,13 +1,12 @@
 """The wire codec: records to bytes and back, version 1.
 
-``encode`` is canonical: equal records give equal bytes, so that duplicates can be found by
-their bytes and a golden file pins the version. ``decode`` trusts nothing: whatever the
-bytes, it returns a record in which every field holds what its docstring says, or raises a
-``SchemaError`` that says what is wrong. ``encode`` holds a record to the same checks, so a
-wrong value is refused where it is made, not a network away.
+``encode`` is canonical: equal records give equal bytes, so that duplicates can be found by their bytes and a golden
+file pins the version. ``decode`` trusts nothing: for any bytes it returns a record whose fields are all valid, or
+raises a ``SchemaError`` that says what is wrong. ``encode`` applies the same checks, so that a wrong value is refused
+where it is made.
 
 Layout: ``tocsin.schemas.wire._format`` (header, sections), ``_columns`` (columns of batches),
-``_batches`` and ``_bodies`` (one pack and one unpack function a kind).
+``_batches`` and ``_bodies`` (one pack and one unpack function per kind).
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ _PAYLOADS: dict[Kind, tuple[_JsonWriter, Callable[[Header, ObjectReader, bytes],
     Kind.PROBE_ANSWER: (_bodies.write_answer, _bodies.read_answer),
     Kind.MODEL: (_bodies.write_model, _bodies.read_model),
 }
-"""A JSON object, and bytes in a section of their own."""
+"""Kinds with a JSON object and a payload in a section of its own -> (writer, reader) of the object."""
 
 _Packer = Callable[[Any], list[tuple[int, bytes]]]
 _Unpacker = Callable[[Header, dict[int, bytes], "int | None"], Record]
@@ -91,10 +90,10 @@ _PACKED: dict[Kind, tuple[_Packer, _Unpacker]] = {
 
 
 def header_of(record: Record) -> Header:
-    """Return the header that a record's bytes begin with.
+    """Return the header of a record's wire form.
 
     Raises:
-        FieldError: no record at all.
+        FieldError: the value is no record.
     """
     kind = _KIND_OF.get(type(record))
     if kind is None:
@@ -105,13 +104,13 @@ def header_of(record: Record) -> Header:
 
 
 def encode(record: Record) -> bytes:
-    """Encode a record.
+    """Encode a record as wire bytes.
 
-    Two records that are equal, the types of their values included, give equal bytes.
-    What this returns, ``decode`` takes (whatever ``now_ns`` allows).
+    Records that are equal, including the types of their values, give equal bytes. ``decode`` accepts the result, apart
+    from its check of times.
 
     Raises:
-        FieldError: a field holds what its docstring does not allow.
+        FieldError: a field has a value that is not allowed.
     """
     header = header_of(record)
     packed = _PACKED.get(header.kind)
@@ -136,15 +135,15 @@ def decode(data: bytes | memoryview, *, now_ns: int | None = None) -> Record:
 
     Args:
         data: exactly one record.
-        now_ns: the reader's clock in Unix nanoseconds. Where given, the record's own time,
-            a frame's first tick and the times of a batch's rows must lie within a day of it.
+        now_ns: the reader's clock in Unix nanoseconds. If given, the record's own time, a frame's first tick and the
+            times of a batch's rows must be within a day of it.
 
     Raises:
         TruncatedError: the bytes end before the record does.
-        VersionError: written in a version that this program does not read.
-        UnknownKindError: of a kind that this program does not know.
-        DecodeError: no record, a damaged one, or one above ``MAX_RECORD_BYTES``.
-        FieldError: a field has a value that it may not have.
+        VersionError: the wire version is one that this program does not read.
+        UnknownKindError: the kind is one that this program does not know.
+        DecodeError: the bytes are no record, damaged, or more than ``MAX_RECORD_BYTES``.
+        FieldError: a field has a value that is not allowed.
     """
     data = _as_bytes(data)
     header, start = read_header(data, len(data))
@@ -164,13 +163,13 @@ def decode(data: bytes | memoryview, *, now_ns: int | None = None) -> Record:
 
 
 def peek(data: bytes | memoryview) -> Header:
-    """Read the header alone: what a record is, whose, and when.
+    """Decode only the header of a record: kind, job, host and time.
 
-    The checksum is not verified and the body not looked at: for sorting records into
-    slices. Their reader decodes them, and finds then what is damaged.
+    The checksum is not verified and the body not read. Used for sorting records into slices; damage is found when the
+    record is decoded.
 
     Raises:
-        SchemaError: as ``decode``, as far as the header goes.
+        SchemaError: as for ``decode``, as far as the header goes.
     """
     data = _as_bytes(data)
     header, _ = read_header(data, len(data))
@@ -179,6 +178,7 @@ def peek(data: bytes | memoryview) -> Header:
 
 
 def _as_bytes(data: bytes | memoryview) -> bytes:
+    """Return the data as bytes; raise ``DecodeError`` before copying more than a record may have."""
     if isinstance(data, bytes):
         return data
     if data.nbytes > MAX_RECORD_BYTES:

@@ -1,8 +1,8 @@
-"""What the payloads of fixed events hold: what operators read is checked where a record is read.
+"""Rules for the payloads of known events, checked when a record is read.
 
-Each fixed event has a table of the keys that somebody calculates with, compares or prints, each
-with a rule for its value. Null or absent stays allowed everywhere (it is not known), and keys that
-no table names are ignored: collectors of others write more than we read.
+Each known event has a table of the keys that are computed with, compared or printed, each with a rule for its value.
+Null or absent is always allowed (unknown), and other keys are ignored, because other collectors write more than is
+read here.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from tocsin.schemas.wire.validate import (
 )
 
 ENDED_NS: Final = "ended_ns"
-"""When a rank ended (Unix ns), in an event that says it again: see ``collectors.endings``."""
+"""Payload key with the time when a rank ended (Unix ns), in an event that repeats it: see ``collectors.agent.endings``.
+"""
 MAX_TEXT_CHARACTERS: Final = 1_000_000
-"""Of what a program wrote: the end of its output."""
+"""Most characters of a text that a program wrote: the end of its output."""
 MAX_WORDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a key of a payload may hold.
+    """The allowed values of a payload's key.
 
     Attributes:
-        holds: whether a value, which is not null, is as it must be.
-        must: how it must be, for people.
+        holds: function that returns whether a value, which is not null, is allowed.
+        must: description of the allowed values, for errors.
     """
 
     holds: Callable[[Any], bool]
@@ -43,6 +44,8 @@ class Rule:
 
 
 def _numbers(low: float, high: float, what: str) -> Rule:
+    """Return the rule for a number from ``low`` to ``high``, described by ``what``."""
+
     def holds(value: Any) -> bool:
         return is_number(value) and low <= value <= high
 
@@ -50,10 +53,12 @@ def _numbers(low: float, high: float, what: str) -> Rule:
 
 
 def _is_word(value: Any) -> bool:
+    """Return whether a value is a text of at most ``MAX_NAME_BYTES`` characters."""
     return type(value) is str and len(value) <= MAX_NAME_BYTES
 
 
 def _are_words(value: Any) -> bool:
+    """Return whether a value is a list of at most ``MAX_WORDS`` such texts."""
     return isinstance(value, list | tuple) and len(value) <= MAX_WORDS and all(map(_is_word, value))
 
 
@@ -122,17 +127,22 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     events.THERMAL: {"device": WORD, "critical": FLAG},
     events.PCIE_ERROR: {"pci": WORD, "kind": WORD},
 }
-"""Fixed event -> key -> what it may hold."""
+"""Event name -> payload key -> rule for its value."""
 
 STALL_KEYS: Final = tuple(RULES[events.STALL])
-"""What is kept of a ``stall`` event."""
+"""Payload keys of a ``stall`` event that are kept."""
 
 
 def check_payload(name: str, payload: Mapping[str, Any], field: str) -> None:
-    """Hold the payload of a fixed event to ``RULES``.
+    """Check the payload of a known event against ``RULES``; other events pass.
+
+    Args:
+        name: event name.
+        payload: the payload.
+        field: dotted name of the payload, for the error.
 
     Raises:
-        FieldError: a key holds something else; names it below ``field``.
+        FieldError: a key has a value that is not allowed.
     """
     for key, rule in RULES.get(name, {}).items():
         value = payload.get(key)
@@ -141,6 +151,6 @@ def check_payload(name: str, payload: Mapping[str, Any], field: str) -> None:
 
 
 def number(payload: Mapping[str, Any], key: str, default: float) -> float:
-    """A number of a payload; ``default`` where it is null or absent, or where nobody checked it and it is none."""
+    """Return a number of a payload; ``default`` if it is null, absent or no number."""
     value = payload.get(key)
     return value if is_number(value) else default

@@ -1,8 +1,7 @@
-"""Checks that name the field: shared by the wire codec and the CloudEvents.
+"""Checks of values that name the field, shared by the wire codec and the CloudEvents.
 
-Each check returns what it was given, or raises ``FieldError`` with the dotted name
-of the field and the value. ``ObjectReader`` reads one JSON object: it asks for the
-keys that it knows and ignores the others.
+Each check returns the value unchanged, or raises ``FieldError`` with the dotted name of the field and the value.
+``ObjectReader`` reads the known keys of one JSON object and ignores the others.
 """
 
 from __future__ import annotations
@@ -22,36 +21,36 @@ INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 UINT32_MAX = 2**32 - 1
 MIN_TICK_NS = 1_000_000
-"""Nobody samples more often than each millisecond: a grid of that distance is laid over a slice."""
+"""Shortest sampling period: a slice is laid on a grid of this distance."""
 MAX_TICK_NS = 3_600 * 1_000_000_000
-"""Nobody samples less often than each hour: a slice has at least five ticks, and its records are kept until it ends."""
+"""Longest sampling period: a slice has at least five ticks, and its records are kept until it ends."""
 MAX_ROWS = 1_000_000
 MAX_RANKS = 1_000_000
-"""Ranks of the largest job that is believed: each rank is below it, a world size at most it."""
+"""Largest world size that is accepted; each rank is below it."""
 MAX_ATTEMPT = INT32_MAX
-"""Recordings keep it in 32 bit."""
+"""Largest attempt number; recordings store it in 32 bit."""
 MAX_GPUS = 128
-"""GPUs, or parts of GPUs, of one host; an index is below it (recordings keep it in a byte)."""
+"""Most GPUs, or parts of GPUs, of one host; an index is below it (recordings store it in a byte)."""
 MAX_COORDINATE = 32_767
-"""Largest place of a rank in one direction of the parallel layout, and largest channel (recordings keep 16 bit)."""
+"""Largest coordinate of a rank in the parallel layout, and largest channel (recordings store 16 bit)."""
 MAX_SECONDS = 1e7
-"""Longest duration that is believed, 116 days: no step, phase or fetch lasts so long, and in nanoseconds it fits
-64 bit together with any time."""
+"""Longest duration that is accepted, 116 days. No step, phase or fetch lasts so long, and in nanoseconds its sum with
+any time fits 64 bit."""
 MAX_STEP = 10**15
-"""Largest number of a training step, also of a job that counts samples or tokens: a float64 still tells it exactly."""
+"""Largest step number, also of a job that counts samples or tokens; a float64 still represents it exactly."""
 MAX_JSON_DEPTH = 64  # far below Python's own limit: whoever shows or copies a value may recurse
 MAX_NAME_BYTES = 1_024  # a path fits; a log line that ended up as a host name does not
 _MANY_DIGITS = re.compile(r"\d{19}")
-"""What every integer beyond 64 bit has, and hardly another text."""
+"""Pattern in the text of every integer beyond 64 bit, and of hardly any other; its match triggers the exact check."""
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 def check_int(value: object, field: str, low: int, high: int = INT64_MAX) -> int:
-    """Return an integer that lies within ``low`` and ``high``, both included.
+    """Return the value if it is an integer from ``low`` to ``high``, both included.
 
     Raises:
-        FieldError: another type (bool included), or out of range.
+        FieldError: the value has another type (bool included) or is out of range.
     """
     if type(value) is not int or not low <= value <= high:
         raise FieldError(field, value, f"an integer from {low} to {high}")
@@ -59,22 +58,22 @@ def check_int(value: object, field: str, low: int, high: int = INT64_MAX) -> int
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a number that can be calculated with: finite, an integer of at most 64 bit, no bool."""
+    """Return whether a value is a finite float or an integer of at most 64 bit; a bool is none."""
     if type(value) is int:
         return INT64_MIN <= value <= INT64_MAX
     return type(value) is float and math.isfinite(value)
 
 
 def check_name(value: object, field: str, *, empty: bool = False) -> str:
-    """Return a text that can be a key: UTF-8, no NUL, at most ``MAX_NAME_BYTES``.
+    """Return the value if it is a text that can be a key: UTF-8, no NUL, at most ``MAX_NAME_BYTES``.
 
     Args:
-        value: the text.
-        field: its dotted name.
-        empty: whether "" may stand for unknown.
+        value: the value.
+        field: dotted name of the field.
+        empty: whether "" is allowed, meaning unknown.
 
     Raises:
-        FieldError: another type, empty, too long, with NUL or with half a surrogate pair.
+        FieldError: the value has another type, is empty or too long, or has a NUL or an unpaired surrogate.
     """
     if type(value) is not str:
         raise FieldError(field, value, "a text")
@@ -90,10 +89,10 @@ def check_name(value: object, field: str, *, empty: bool = False) -> str:
 
 
 def check_near(ts_ns: int, field: str, now_ns: int | None) -> int:
-    """Return a time that is at most a day away from now; any time where now is not given.
+    """Return the time if it is at most a day from ``now_ns``; any time since 1970 if that is None.
 
     Raises:
-        FieldError: further away, or before 1970.
+        FieldError: the time is further away, or before 1970.
     """
     if ts_ns < 0:
         raise FieldError(field, ts_ns, "a time since 1970 in nanoseconds")
@@ -103,7 +102,7 @@ def check_near(ts_ns: int, field: str, now_ns: int | None) -> int:
 
 
 class ObjectReader:
-    """Reads the keys of one JSON object, each with its type and its range.
+    """Typed reading of the keys of one JSON object; errors name the key.
 
     Attributes:
         path: dotted name of the object, for errors.
@@ -112,10 +111,10 @@ class ObjectReader:
     __slots__ = ("_values", "path")
 
     def __init__(self, values: object, path: str) -> None:
-        """Wrap what the JSON parser returned.
+        """Wrap a value from the JSON parser.
 
         Raises:
-            FieldError: it is no object.
+            FieldError: the value is no object.
         """
         if not isinstance(values, dict):
             raise FieldError(path, values, "a JSON object")
@@ -123,14 +122,14 @@ class ObjectReader:
         self.path = path
 
     def field(self, key: str) -> str:
-        """Return the dotted name of a key."""
+        """Return the dotted name of a key, for errors."""
         return f"{self.path}.{key}"
 
     def value(self, key: str) -> Any:
-        """Return a required value as it is.
+        """Return the value of a required key, unchecked.
 
         Raises:
-            FieldError: it is missing.
+            FieldError: the key is missing.
         """
         try:
             return self._values[key]
@@ -138,11 +137,11 @@ class ObjectReader:
             raise FieldError(self.field(key), None, "present") from None
 
     def integer(self, key: str, low: int, high: int = INT64_MAX) -> int:
-        """Return a required integer within ``low`` and ``high``."""
+        """Return a required integer from ``low`` to ``high``."""
         return check_int(self.value(key), self.field(key), low, high)
 
     def name(self, key: str, *, empty: bool = False) -> str:
-        """Return a required text that can be a key."""
+        """Return a required text that can be a key; ``empty``: "" is allowed."""
         return check_name(self.value(key), self.field(key), empty=empty)
 
     def text(self, key: str) -> str:
@@ -153,29 +152,29 @@ class ObjectReader:
         return value
 
     def boolean(self, key: str) -> bool:
-        """Return a required true or false."""
+        """Return a required boolean."""
         value = self.value(key)
         if type(value) is not bool:
             raise FieldError(self.field(key), value, "true or false")
         return value
 
     def number(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
-        """Return a required finite number within ``low`` and ``high``."""
+        """Return a required finite number from ``low`` to ``high``."""
         value = self.value(key)
         if not is_number(value) or not low <= value <= high:
             raise FieldError(self.field(key), value, f"a finite number from {low} to {high}")
         return float(value)
 
     def seconds(self, key: str) -> float:
-        """Return a required duration, at most ``MAX_SECONDS``."""
+        """Return a required duration in seconds, at most ``MAX_SECONDS``."""
         return self.number(key, 0.0, MAX_SECONDS)
 
     def optional_number(self, key: str) -> float | None:
-        """Return a finite number, or None where it is null or missing."""
+        """Return a finite number, None if the key is null or missing."""
         return None if self._values.get(key) is None else self.number(key)
 
     def choice(self, key: str, kind: type[EnumT]) -> EnumT:
-        """Return a required member of an enumeration."""
+        """Return the required member of an enumeration with the key's value."""
         value = self.value(key)
         for member in kind:
             if member.value == value:
@@ -183,7 +182,7 @@ class ObjectReader:
         raise FieldError(self.field(key), value, "one of " + " ".join(m.value for m in kind))
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """Return a required object as it is."""
+        """Return a required JSON object as a dict."""
         value = self.value(key)
         if not isinstance(value, dict):
             raise FieldError(self.field(key), value, "a JSON object")
@@ -197,40 +196,40 @@ class ObjectReader:
         return value
 
     def integers(self, key: str, low: int, high: int = INT64_MAX) -> tuple[int, ...]:
-        """Return a required array of integers, each within ``low`` and ``high``."""
+        """Return a required array of integers, each from ``low`` to ``high``."""
         field = self.field(key)
         return tuple(check_int(v, f"{field}[{i}]", low, high) for i, v in enumerate(self.items(key)))
 
     def optional_integers(self, key: str, low: int, high: int = INT64_MAX) -> tuple[int, ...]:
-        """Return an array of integers, or () where it is null or missing."""
+        """Return an array of integers, () if the key is null or missing."""
         return () if self._values.get(key) is None else self.integers(key, low, high)
 
     def objects(self, key: str) -> list[ObjectReader]:
-        """Return a reader for each object of a required array."""
+        """Return a reader for each object in a required array."""
         field = self.field(key)
         return [ObjectReader(v, f"{field}[{i}]") for i, v in enumerate(self.items(key))]
 
     def optional_objects(self, key: str) -> list[ObjectReader]:
-        """Return a reader for each object of an array, none where it is null or missing."""
+        """Return a reader for each object in an array, [] if the key is null or missing."""
         return [] if self._values.get(key) is None else self.objects(key)
 
     def optional_object(self, key: str) -> ObjectReader | None:
-        """Return a reader for an object, or None where it is null or missing."""
+        """Return a reader for an object, None if the key is null or missing."""
         value = self._values.get(key)
         return None if value is None else ObjectReader(value, self.field(key))
 
 
 def dump_json(values: Mapping[str, Any], path: str, *, sort: bool = True) -> bytes:
-    """Encode an object as compact UTF-8 JSON; equal objects give equal bytes where ``sort``.
+    """Encode an object as compact UTF-8 JSON; with ``sort``, equal objects give equal bytes.
 
     Args:
         values: JSON values only.
         path: dotted name of the object, for errors.
-        sort: False: keep the order of the keys.
+        sort: True: sort the keys. False: keep their order.
 
     Raises:
-        FieldError: NaN, infinity, an integer beyond 64 bit, a type that JSON has not, a circle,
-            nested too deep, or text that UTF-8 cannot carry.
+        FieldError: the object has a NaN, an infinity, an integer beyond 64 bit, another type, a cycle, too deep
+            nesting, or text that UTF-8 cannot encode.
     """
     try:
         text = json.dumps(values, sort_keys=sort, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -244,10 +243,16 @@ def dump_json(values: Mapping[str, Any], path: str, *, sort: bool = True) -> byt
 
 
 def load_json(data: bytes, path: str) -> object:
-    """Decode UTF-8 JSON, strictly: no NaN, no infinity, no integer beyond 64 bit, no half surrogate pairs.
+    """Decode UTF-8 JSON strictly.
+
+    NaN, infinity, integers beyond 64 bit, unpaired surrogates and nesting beyond ``MAX_JSON_DEPTH`` are refused.
+
+    Args:
+        data: the JSON text.
+        path: dotted name of the value, for errors.
 
     Raises:
-        DecodeError: anything else.
+        DecodeError: the data is not such JSON.
     """
     try:
         text = data.decode()
@@ -263,7 +268,7 @@ def load_json(data: bytes, path: str) -> object:
 
 
 def _int64(digits: str) -> int:
-    """Read the digits of an integer."""
+    """Return the integer of these digits; raise ``ValueError`` beyond 64 bit."""
     if len(digits) <= 20:
         value = int(digits)
         if INT64_MIN <= value <= INT64_MAX:
@@ -272,7 +277,7 @@ def _int64(digits: str) -> int:
 
 
 def _check_integers(value: object) -> None:
-    """Raise ``ValueError`` for an integer beyond 64 bit; the depth was checked before."""
+    """Raise ``ValueError`` for an integer beyond 64 bit anywhere in a value, whose depth is already checked."""
     if isinstance(value, int):
         if not INT64_MIN <= value <= INT64_MAX:
             raise ValueError(f"an integer of {value.bit_length()} bit, 64 are held")
@@ -285,12 +290,13 @@ def _check_integers(value: object) -> None:
 
 
 def _check_depth(value: object, text: str) -> None:
-    """Raise ``ValueError`` for JSON nested too deep; most text has too few brackets for that."""
+    """Raise ``ValueError`` for JSON nested too deep; only text with many brackets is walked through."""
     if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
         _descend(value, MAX_JSON_DEPTH)
 
 
 def _descend(value: object, left: int) -> None:
+    """Raise ``ValueError`` if a value has more than ``left`` levels."""
     if left == 0:
         raise ValueError(f"nested deeper than {MAX_JSON_DEPTH}")
     inners = value.values() if isinstance(value, dict) else value
@@ -301,10 +307,12 @@ def _descend(value: object, left: int) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    """Raise ``ValueError`` for NaN or Infinity."""
     raise ValueError(f"{name} is no JSON number")
 
 
 def _finite(text: str) -> float:
+    """Return the float of a JSON number; raise ``ValueError`` if it overflows."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text} is more than a float64 holds")

@@ -50,7 +50,7 @@ def stop_delays(trials: Sequence[Trial]) -> list[float]:
     return [
         one.delay_seconds
         for trial in trials
-        for one in trial.told[0].accusations
+        for one in trial.answers[0].accusations
         if one.delay_seconds is not None
         and one.why in _TOLD
         and any(fault.get("kind") in _STOPS for fault in trial.faults or ())
@@ -63,7 +63,7 @@ def confusion(trials: Sequence[Trial]) -> dict[str, Counter[str]]:
     for trial in trials:
         if trial.faults is None or len(trial.faults) != 1:
             continue
-        said = [one.cause for one in trial.told[0].accusations if one.worth == "hit"]
+        said = [one.cause for one in trial.answers[0].accusations if one.worth == "hit"]
         found.setdefault(fault_name(trial.faults[0]), Counter())[said[0] if said else "missed"] += 1
     return found
 

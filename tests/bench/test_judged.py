@@ -79,11 +79,11 @@ def test_benches_take_seeds_of_their_own() -> None:
 
 def test_what_a_cause_was_called_is_counted() -> None:
     trial = trials(("none",))[0]
-    hit = next((one for one in trial.told[0].accusations if one.worth == "hit"), None)
+    hit = next((one for one in trial.answers[0].accusations if one.worth == "hit"), None)
     said = "missed" if hit is None else hit.cause
 
     assert bench_accuracy.confusion([trial, trial]) == {"machine_unreachable": {said: 2}}
-    silent = replace(trial, told=(replace(trial.told[0], accusations=()),))
+    silent = replace(trial, answers=(replace(trial.answers[0], accusations=()),))
     assert bench_accuracy.confusion([silent]) == {"machine_unreachable": {"missed": 1}}
 
 

@@ -1,1 +1,1 @@
-"""Detectors over whole recordings, offline: what they would have answered, and when."""
+"""Backtests: detectors run offline over whole recordings, with their accusations scored against the truth."""

@@ -1,4 +1,4 @@
-"""The trace detector ``bilstm`` alone, on the steps, collectives and operations of a recording."""
+"""Backtest runner of the trace detector ``bilstm``, over a recording's steps, collectives and operations."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from tocsin.schemas.reasons import Reason
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BilstmRunner:
-    """Every anomaly as an accusation; offline only, as ``EntropyRunner``.
+    """Runner that turns every anomaly of ``bilstm`` into an accusation; offline only, like ``EntropyRunner``.
 
     Attributes:
-        networks: family -> its network; none: it judges nothing.
+        networks: operation family -> its network; without any, nothing is judged.
     """
 
     networks: Mapping[str, OcnnModel] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the detector set."""
         return BILSTM
 
     def judge(self, recording: Recording) -> Opinion:
-        """The hosts (ranks, where no host is known) whose windows of times are unlike those of its training."""
+        """Return accusations of the hosts whose operation times are unlike those in training.
+
+        Of ranks without a known host.
+        """
         if not self.networks:
             return Opinion((), Reason.NO_MODEL)
         return opinion_of(recording, BILSTM, TracesConfig(), self.networks)

@@ -1,4 +1,4 @@
-"""The page of one case: the truth, what each detector set said of it, and all metrics as plots."""
+"""HTML page of one backtest case: the truth, each detector set's accusations, and plots of all metrics."""
 
 from __future__ import annotations
 
@@ -32,13 +32,19 @@ from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.records import NS_PER_SECOND
 
 _NAMED_COUNT = 16
-"""Machines in colour besides those at fault: of more, those that were named first."""
+"""Most accused machines drawn in colour besides the faulty ones; the first ones accused are chosen."""
 _NOTE_COUNT = 10
 _ROW_COUNT = 200
 
 
 def case_page(title: str, recording: Recording, trial: Trial) -> str:
-    """HTML that stands alone."""
+    """Return the self-contained HTML page of one case.
+
+    Args:
+        title: heading of the page.
+        recording: the recording.
+        trial: the detector sets' scored answers on it.
+    """
     scene = _scene(recording, trial)
     curves = _sorted(curves_of(recording, scene.points, scene.culprits | scene.named), trial)
     body = [
@@ -49,7 +55,7 @@ def case_page(title: str, recording: Recording, trial: Trial) -> str:
         "<h2>Verdicts</h2>",
         table(
             ("set", "named", "said at", "after onset", "since, by its own opinion", "cause", "why", "worth"),
-            itertools.chain.from_iterable(_verdicts(told, trial) for told in trial.told),
+            itertools.chain.from_iterable(_verdicts(answer, trial) for answer in trial.answers),
             numbers=(2, 3, 4),
         ),
         *(f"<p>{text(note)}</p>" for note in notes_of(recording)[:_NOTE_COUNT]),
@@ -61,10 +67,11 @@ def case_page(title: str, recording: Recording, trial: Trial) -> str:
 
 
 def _scene(recording: Recording, trial: Trial) -> Scene:
+    """Return what all plots of the case share: time axis, faulty and accused machines, faults, verdicts."""
     faults = trial.faults or ()
     culprits = frozenset(str(suspect["name"]) for fault in faults for suspect in fault["suspects"])
     said = sorted(
-        ((one, index, told.name) for index, told in enumerate(trial.told) for one in told.accusations),
+        ((one, index, answer.name) for index, answer in enumerate(trial.answers) for one in answer.accusations),
         key=lambda found: (found[0].detected_ns, found[1]),
     )
     named = dict.fromkeys(name for one, _, _ in said for name in one.suspects)
@@ -79,11 +86,11 @@ def _scene(recording: Recording, trial: Trial) -> Scene:
 
 
 def _sorted(curves: Iterator[Curves], trial: Trial) -> Iterator[Curves]:
-    """What convicted somebody comes first, then how far the steps are and where their time goes: hangs, slow ranks."""
-    told = {metric for one in trial.told for accusation in one.accusations for metric in accusation.metrics}
+    """Yield the plots of metrics behind accusations first, then those of steps, then the others."""
+    answer = {metric for one in trial.answers for accusation in one.accusations for metric in accusation.metrics}
     rest = []
     for one in curves:
-        if one.metric in told:
+        if one.metric in answer:
             yield one
         else:
             rest.append(one)
@@ -91,11 +98,13 @@ def _sorted(curves: Iterator[Curves], trial: Trial) -> Iterator[Curves]:
 
 
 def _names(names: Sequence[str], most: int = 3) -> str:
+    """Return up to ``most`` names as text, and the count of further ones."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def _headline(recording: Recording, trial: Trial) -> str:
+    """Return job, machines, time and tables of the recording as HTML."""
     seconds = (trial.end_ns - trial.start_ns) / NS_PER_SECOND
     parts = [
         f"job {trial.job_id}",
@@ -107,6 +116,7 @@ def _headline(recording: Recording, trial: Trial) -> str:
 
 
 def _truth(trial: Trial) -> str:
+    """Return the table of true faults as HTML."""
     if trial.faults is None:
         return "<p>No truth.json: nothing here is scored.</p>"
     if not trial.faults:
@@ -125,13 +135,15 @@ def _truth(trial: Trial) -> str:
 
 
 def _at(ts_ns: int, trial: Trial) -> str:
+    """Return a time since the recording's start as HTML."""
     return text(since((ts_ns - trial.start_ns) / NS_PER_SECOND))
 
 
-def _verdicts(told: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
-    for one in told.accusations[:_ROW_COUNT]:
+def _verdicts(answer: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
+    """Yield the table rows of one detector set's answer."""
+    for one in answer.accusations[:_ROW_COUNT]:
         yield (
-            text(told.name),
+            text(answer.name),
             text(_names(one.suspects)),
             _at(one.detected_ns, trial),
             "" if one.delay_seconds is None else text(f"{one.delay_seconds:.1f} s"),
@@ -140,17 +152,27 @@ def _verdicts(told: TrialAnswer, trial: Trial) -> Iterator[tuple[str, ...]]:
             text(", ".join([one.why, *one.metrics[:3]] if one.why else one.metrics[:3])),
             marked(one.worth if one.worth in ("hit", "false") else "quiet", one.worth),
         )
-    left_out = len(told.accusations) - _ROW_COUNT
+    left_out = len(answer.accusations) - _ROW_COUNT
     if left_out > 0:
-        yield (text(told.name), text(f"and {left_out} more"), "", "", "", "", "", "")
-    if told.reason is not None:
-        yield (text(told.name), marked("quiet", "could not judge"), "", "", "", "", text(told.reason.value), "")
-    if told.missed_count or not (told.accusations or told.reason):
-        worth = marked("missed", f"missed {told.missed_count}") if told.missed_count else marked("hit", "quiet")
-        yield (text(told.name), marked("quiet", "nobody" if not told.accusations else ""), "", "", "", "", "", worth)
+        yield (text(answer.name), text(f"and {left_out} more"), "", "", "", "", "", "")
+    if answer.reason is not None:
+        yield (text(answer.name), marked("quiet", "could not judge"), "", "", "", "", text(answer.reason.value), "")
+    if answer.missed_count or not (answer.accusations or answer.reason):
+        worth = marked("missed", f"missed {answer.missed_count}") if answer.missed_count else marked("hit", "quiet")
+        yield (
+            text(answer.name),
+            marked("quiet", "nobody" if not answer.accusations else ""),
+            "",
+            "",
+            "",
+            "",
+            "",
+            worth,
+        )
 
 
 def _legend(scene: Scene) -> str:
+    """Return the explanation of the plots as HTML."""
     points = scene.points
     parts = [
         f"Each point is the mean of {points.span_ns / NS_PER_SECOND:g} s; of a machine's GPUs, the mean.",

@@ -1,4 +1,4 @@
-"""A recording's metrics as lines for a plot: a mean a machine and span of time."""
+"""Time series of a recording's metrics for plots: means per machine and time span."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from tocsin.schemas.records import NS_PER_SECOND
 Singles = NDArray[np.float32]
 
 DRAWN_COUNT = 64
-"""Of more machines than these not each one is drawn."""
+"""Most machines whose lines are drawn one by one; beyond, bands are drawn."""
 _MOST_POINTS = 300
 _LEAST_POINTS = 100
 _POINTS_A_PLOT = 6400
-"""All lines of a plot together: a page of 20 metrics stays below a megabyte."""
+"""Most points in one plot over all lines; a page of 20 metrics then stays below a megabyte."""
 _LEAST_TICKS = 2
-"""Samples of a machine jitter: a point of one tick would hold none here and two there."""
+"""Least ticks in a point. Samples jitter in time, so points of one tick would hold none here and two there."""
 STEPS_PREFIX = "steps."
 _PHASES = ("data", "forward", "backward", "optimizer", "communication")
 _STEP_COLUMNS = ("step", "duration_seconds", *(f"{phase}_seconds" for phase in _PHASES))
-"""``step``: how far a machine is; where it hangs the line ends, and who stands behind lies below."""
+"""Columns of ``steps`` that are plotted. ``step`` shows each machine's progress: at a hang its line ends, and machines
+behind lie lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The time axis of all plots of a recording.
+    """The time axis shared by all plots of a recording.
 
     Attributes:
         start_ns: begin of the first point's span.
-        span_ns: what one point is the mean of.
-        count: of points.
+        span_ns: length of the span that one point averages.
+        count: number of points.
     """
 
     start_ns: int
@@ -49,7 +50,7 @@ class Points:
 
     @classmethod
     def of(cls, recording: Recording) -> Points:
-        """As many as the number of machines allows."""
+        """Return the time axis of a recording, with fewer points the more machines there are."""
         manifest = recording.manifest
         tick_ns = round(manifest.tick_seconds * NS_PER_SECOND)
         length_ns = max(manifest.end_ns - manifest.start_ns, tick_ns)
@@ -61,13 +62,13 @@ class Points:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """One metric of all machines.
+    """The time series of one metric for all machines.
 
     Attributes:
-        metric: its column; ``steps.`` before it for one of the steps.
-        hosts: machines with a sample, ascending; a rank where no machine is known.
+        metric: name of its column, prefixed with ``steps.`` for a column of steps.
+        hosts: machines with a sample, ascending; a rank if its machine is unknown.
         values: shape (hosts, points), NaN = no sample in the span.
-        spread: machine -> its lowest and its highest GPU, shape (2, points), of those asked for that have several.
+        spread: machine -> lowest and highest GPU, shape (2, points), for requested machines with several GPUs.
     """
 
     metric: str
@@ -77,12 +78,12 @@ class Curves:
 
 
 def curves_of(recording: Recording, points: Points, named: Collection[str] = ()) -> Iterator[Curves]:
-    """Every metric that has a sample: those of machines, of GPUs, of steps.
+    """Yield the time series of every metric that has a sample: of hosts, of GPUs, of steps.
 
     Args:
-        recording: whose.
+        recording: the recording.
         points: the time axis.
-        named: machines whose GPUs are told apart.
+        named: machines for which the spread over GPUs is computed.
     """
     if "host_metrics" in recording.tables:
         yield from _of_metrics(recording, points, named)
@@ -91,6 +92,7 @@ def curves_of(recording: Recording, points: Points, named: Collection[str] = ())
 
 
 def _of_metrics(recording: Recording, points: Points, named: Collection[str]) -> Iterator[Curves]:
+    """Yield the time series of host and GPU metrics."""
     columns = recording.tables["host_metrics"]
     hosts, gpu = columns["host"], np.asarray(columns["gpu"])
     assert isinstance(hosts, Text)  # noqa: S101  # by its specification
@@ -114,6 +116,7 @@ def _of_metrics(recording: Recording, points: Points, named: Collection[str]) ->
 
 
 def _of_steps(recording: Recording, points: Points) -> Iterator[Curves]:
+    """Yield the time series of step columns."""
     columns = recording.tables["steps"]
     ts_ns = np.asarray(columns["ts_ns"])
     names, host = Places(recording).hosts_of(np.asarray(columns["rank"]), ts_ns)
@@ -129,12 +132,13 @@ def _of_steps(recording: Recording, points: Points) -> Iterator[Curves]:
 
 
 def _places(ts_ns: NDArray[np.int64], points: Points) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The point of each row, and which rows have one."""
+    """Return the point index of each row, and whether it is on the axis."""
     place = (ts_ns - points.start_ns) // points.span_ns
     return place, (place >= 0) & (place < points.count)
 
 
 def _means(values: Singles, who: NDArray[Any], place: NDArray[np.int64], shape: tuple[int, int]) -> Singles:
+    """Return the mean of the values per row index and point, shape ``shape``; NaN without a value."""
     cell = who.astype(np.int64) * shape[1] + place
     counts = np.bincount(cell, minlength=shape[0] * shape[1])
     sums = np.bincount(cell, values.astype(np.float64), shape[0] * shape[1])
@@ -142,6 +146,7 @@ def _means(values: Singles, who: NDArray[Any], place: NDArray[np.int64], shape: 
 
 
 def _extremes(values: Singles, gpu: NDArray[Any], place: NDArray[np.int64], count: int) -> Singles:
+    """Return the lowest and the highest GPU's mean at each point, shape (2, count)."""
     known, row = np.unique(gpu, return_inverse=True)
     means = _means(values, row, place, (known.size, count))
     absent = np.isnan(means).all(axis=0)
@@ -151,6 +156,7 @@ def _extremes(values: Singles, gpu: NDArray[Any], place: NDArray[np.int64], coun
 
 
 def _sorted(metric: str, names: tuple[str, ...], means: Singles, spread: Mapping[str, Singles]) -> Curves:
+    """Return time series without machines that have no sample, by name."""
     has = np.isfinite(means).any(axis=1)
     rows = sorted((name, row) for row, name in enumerate(names) if has[row])
     return Curves(metric, tuple(name for name, _ in rows), means[[row for _, row in rows]], spread)

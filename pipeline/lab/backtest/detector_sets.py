@@ -1,4 +1,4 @@
-"""The detector sets that a backtest knows, by name, and the models that each of them takes."""
+"""Names of the detector sets that a backtest can run, and the models that each of them needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OURS: Final = "ours"
 MINDER: Final = "minder"
 PLAIN: Final = "plain"
 ENGINE_DETECTORS: Final = ("peers", "steps")
-"""Whose models ``ours`` takes; each is a set of its own, too."""
+"""Detectors whose models ``ours`` uses; each is also a set of its own."""
 
 MINDER_SETS: Final[Mapping[str, MinderConfig]] = {
     MINDER: published("vae"),
@@ -34,17 +34,20 @@ MINDER_SETS: Final[Mapping[str, MinderConfig]] = {
     "minder-no-continuity": replace(published("vae"), continuity_seconds=0.0),
     "mahalanobis": published("mahalanobis"),
 }
-"""Sets that need Minder's model: to the letter, its ablations, the other baseline."""
+"""Sets that need Minder's model: Minder as published, its ablations, the other baseline."""
 SETS: Final = (OURS, *ENGINE_DETECTORS, *MINDER_SETS, PLAIN, ENTROPY, BILSTM)
 MODELS: Final = (*ENGINE_DETECTORS, MINDER, ENTROPY, BILSTM)
-"""Detectors that a model may be given for."""
+"""Detectors for which a model may be given."""
 
 
 def checked_sets(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, each once.
+    """Return the names without duplicates and blanks.
+
+    Args:
+        names: names of detector sets.
 
     Raises:
-        ConfigError: there is no such set, or none is named.
+        ConfigError: a name is unknown, or none is given.
     """
     wanted = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     for name in wanted:
@@ -56,15 +59,15 @@ def checked_sets(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def runner_of(name: str, models: Mapping[str, bytes]) -> Runner:
-    """Make a set ready.
+    """Return the runner of a detector set.
 
     Args:
-        name: of ``SETS``.
+        name: one of ``SETS``.
         models: detector -> payload of its model.
 
     Raises:
-        ConfigError: there is no such set, or it needs a model that is not given.
-        ModelRefusedError: a model cannot be used; says why.
+        ConfigError: the set is unknown, or needs a model that is not given.
+        ModelRefusedError: a model cannot be used; the error says why.
     """
     if name in (OURS, *ENGINE_DETECTORS):
         own = {detector: models[detector] for detector in ENGINE_DETECTORS if detector in models}

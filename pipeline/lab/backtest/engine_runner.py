@@ -1,4 +1,4 @@
-"""Our own detectors: the operators that judge running jobs, fed by a replay."""
+"""Backtest runner of our own detectors: the operators that judge running jobs, fed by a replay."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tocsin.schemas.model_announcement import BOUNDARY_NS, NOTICE_NS, ModelAnnou
 
 @dataclass(frozen=True, slots=True)
 class EngineRunner:
-    """What ``tocsin replay`` says.
+    """Runner that gives the verdicts of ``tocsin replay``.
 
     Attributes:
-        models: detector -> payload of the model that it has from the recording's begin; others have their own numbers.
+        models: detector -> payload of the model used from the recording's start; others use their default settings.
     """
 
     models: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the detector set."""
         return "ours"
 
     def judge(self, recording: Recording) -> Opinion:
-        """The verdict lines of a replay, or why it could judge nothing."""
+        """Return the verdict lines of a replay, or why nothing could be judged."""
         config = ReplayConfig(announcements=announced_from(self.models, recording.manifest.start_ns))
         refused = Counter[str]()  # single records; 'tocsin replay' tells them
         replayed = replay_whole(recording, config, refused=refused)
@@ -38,14 +38,14 @@ class EngineRunner:
 
 
 def announced_from(models: Mapping[str, bytes], start_ns: int) -> tuple[ModelAnnouncement, ...]:
-    """Announcements of models that count from a recording's first slice on.
+    """Return announcements of models that are effective from a recording's first slice.
 
     Args:
-        models: detector -> payload.
-        start_ns: the recording's begin.
+        models: detector -> payload of its model.
+        start_ns: start of the recording.
 
     Raises:
-        ModelRefusedError: one of them cannot be used; says why.
+        ModelRefusedError: a model cannot be used; the error says why.
     """
     found = tuple(announced_from_start(name, payload, start_ns) for name, payload in sorted(models.items()))
     for announcement in found:
@@ -54,13 +54,13 @@ def announced_from(models: Mapping[str, bytes], start_ns: int) -> tuple[ModelAnn
 
 
 def announced_from_start(detector: str, payload: bytes, start_ns: int, version: str = "") -> ModelAnnouncement:
-    """An announcement that all slices of a recording are judged with.
+    """Return the announcement of a model that is effective for all slices of a recording.
 
     Args:
-        detector: whom it is for.
-        payload: the model, in the newest format.
-        start_ns: of the recording.
-        version: for people; what anomalies carry.
+        detector: detector of the model.
+        payload: the model in the newest format.
+        start_ns: start of the recording.
+        version: version that anomalies carry; "": part of the payload's hash.
     """
     first_ns = max(0, start_ns - BEFORE_START_NS) // BOUNDARY_NS * BOUNDARY_NS
     effective_ns = max(NOTICE_NS, first_ns)

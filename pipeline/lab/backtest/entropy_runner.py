@@ -1,4 +1,4 @@
-"""The trace detector ``entropy`` alone, on the steps, collectives and operations of a recording."""
+"""Backtest runner of the trace detector ``entropy``, over a recording's steps, collectives and operations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from tocsin.pipeline.recording.tables import Recording
 
 @dataclass(frozen=True, slots=True)
 class EntropyRunner:
-    """Every anomaly as an accusation. Offline only: no engine runs this detector, so nothing asks for more."""
+    """Runner that turns every anomaly of ``entropy`` into an accusation; no engine runs this detector."""
 
     config: EntropyConfig = field(default_factory=EntropyConfig)
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the detector set."""
         return ENTROPY
 
     def judge(self, recording: Recording) -> Opinion:
-        """The hosts (ranks, where no host is known) whose times are spread unlike before."""
+        """Return accusations of the hosts whose operation times are distributed unlike before.
+
+        Of ranks without a known host.
+        """
         return opinion_of(recording, ENTROPY, TracesConfig(entropy=self.config))

@@ -1,4 +1,4 @@
-"""Text for pages that stand alone: well-formed as XML, no script, nothing from the network."""
+"""Building blocks of self-contained HTML pages: well-formed XML, no scripts, nothing loaded from the network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from tocsin.schemas.records import NS_PER_SECOND
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What no XML document may hold: names of machines come from files of other people."""
+"""Characters that XML documents must not contain; machine names come from other people's files."""
 
 STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;padding:0 1rem;color:#1c1c1c}
@@ -24,12 +24,12 @@ svg{display:block;width:100%;height:auto;font:22px system-ui,sans-serif}
 
 
 def text(value: object) -> str:
-    """Any value as text of a page or of an attribute."""
+    """Return any value as escaped text for a page or an attribute."""
     return html.escape(_NOT_XML.sub("\ufffd", str(value)), quote=True)
 
 
 def page(title: str, body: Iterable[str], style: str = "") -> str:
-    """A whole page."""
+    """Return a whole HTML page; ``body``: markup of its parts, ``style``: CSS added to the common one."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return "\n".join(
         [
@@ -45,12 +45,12 @@ def page(title: str, body: Iterable[str], style: str = "") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """A table; cells are markup already, the head is text.
+    """Return an HTML table; cells are markup, headings are plain text.
 
     Args:
-        head: names of the columns.
-        rows: one cell a column.
-        numbers: columns that are numbers.
+        head: headings of the columns.
+        rows: rows with one cell per column.
+        numbers: indices of columns with numbers, which are aligned right.
     """
     right = frozenset(numbers)
     kinds = [' class="n"' if index in right else "" for index in range(len(head))]
@@ -64,12 +64,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[
 
 
 def marked(kind: str, value: object) -> str:
-    """Text of a kind that the style knows: ``hit``, ``false``, ``missed``, ``quiet``."""
+    """Return text in one of the styles ``hit``, ``false``, ``missed`` or ``quiet``."""
     return f'<span class="{kind}">{text(value)}</span>'
 
 
 def since(seconds: float) -> str:
-    """Time on a case's own clock: 4:05, 1:02:03."""
+    """Return a duration as text, e.g. 4:05 or 1:02:03."""
     whole = round(abs(seconds))
     sign = "-" if seconds < 0 and whole else ""
     hours, rest = divmod(whole, 3600)
@@ -77,7 +77,7 @@ def since(seconds: float) -> str:
 
 
 def utc(ts_ns: int) -> str:
-    """A time for people."""
+    """Return a time in Unix nanoseconds as text in UTC."""
     try:
         return f"{datetime.fromtimestamp(ts_ns // NS_PER_SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):  # a year that no calendar has: a recording may begin there

@@ -1,4 +1,4 @@
-"""Minder's published procedure over a whole recording: calls every 8 minutes, as a scheduler would make them."""
+"""Backtest runner of Minder's published procedure, with calls every 8 minutes as a scheduler would make them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MinderRunner:
-    """The faithful mode, or one of its ablations.
+    """Runner of Minder as published, or of one of its ablations.
 
     Attributes:
-        model: what was trained.
-        config: the procedure.
-        processing_seconds: what one call takes: an answer comes so much later (the paper reports 3.6 s).
+        model: trained model.
+        config: settings of the procedure.
+        processing_seconds: processing time of a call, by which an accusation is delayed (the paper reports 3.6 s).
     """
 
     model: MinderModel
@@ -35,25 +35,26 @@ class MinderRunner:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the detector set."""
         own = {"vae": "minder"}.get(self.config.variant, f"minder-{self.config.variant}")
         own = "mahalanobis" if self.config.variant == "mahalanobis" else own
         return own if self.config.continuity_seconds else f"{own}-no-continuity"
 
     def run(self, recording: Recording) -> list[RunnerAccusation]:
-        """What the calls over this recording say, one answer a call at most.
+        """Return the accusations of all calls over a recording, at most one per call.
 
-        A recording without the metrics, with fewer than three machines (or so few that the threshold cannot
-        be reached) or shorter than the distance of calls has no answer: ``calls`` names the reasons.
+        Without the metrics, with fewer than three machines (or so few that the threshold is unreachable) or in a
+        recording shorter than the call interval there is none; ``calls`` gives the reasons.
         """
         return self._answers(self.calls(recording))
 
     def judge(self, recording: Recording) -> Opinion:
-        """What ``run`` says; where no call could compare any machines, or none could be named, why."""
+        """Return the accusations of ``run``, or the reason if no call could compare machines or name one."""
         calls = list(self.calls(recording))
         return Opinion.of(self._answers(calls), None if calls and _compared(calls) else _reason(recording, calls))
 
     def _answers(self, calls: Iterable[Call]) -> list[RunnerAccusation]:
+        """Return the accusations of calls with an alert."""
         delay_ns = round(self.processing_seconds * NS_PER_SECOND)
         answers = []
         for call in calls:
@@ -66,7 +67,7 @@ class MinderRunner:
         return answers
 
     def calls(self, recording: Recording) -> Iterator[Call]:
-        """Each call, with its reasons. The first one is made a call's distance after the recording's begin."""
+        """Yield each call with its outcome; the first one is one call interval after the recording's start."""
         metrics = tuple(dict.fromkeys((*self.model.priority, *_integrated(self.model))))
         series = series_of(recording, metrics)
         if series is None:
@@ -80,12 +81,15 @@ class MinderRunner:
 
 
 def published(variant: Variant) -> MinderConfig:
-    """The procedure of a variant. The Mahalanobis baseline gets a minute: moments of 8 samples are mostly noise."""
+    """Return the settings of a variant as published.
+
+    The Mahalanobis baseline gets windows of a minute, because moments of 8 samples are mostly noise.
+    """
     return MinderConfig(variant, window_ticks=60) if variant == "mahalanobis" else MinderConfig(variant)
 
 
 def pulls(series: Ticks, config: MinderConfig) -> Iterator[tuple[Ticks, int]]:
-    """What each call looks at, and when it is made: the last 15 minutes, or as much as there is."""
+    """Yield for each call the samples that it looks at, at most the last 15 minutes, and its time."""
     call_ns = round(config.call_seconds * NS_PER_SECOND)
     pull_ns = round(config.pull_seconds * NS_PER_SECOND)
     end_ns = series.start_ns + series.values.shape[2] * series.tick_ns
@@ -97,16 +101,17 @@ def pulls(series: Ticks, config: MinderConfig) -> Iterator[tuple[Ticks, int]]:
 
 
 def _integrated(model: MinderModel) -> tuple[str, ...]:
+    """Return the metrics of the model of all metrics, if there is one."""
     return () if model.integrated is None else model.integrated.metrics
 
 
 def _compared(calls: Iterable[Call]) -> bool:
-    """Whether one of them compared machines by at least one metric, and among so many that one could be named."""
+    """Return whether some call compared machines, enough of them that one could be named."""
     return any(call.outcome.alert or Reason.NOT_CONTINUOUS in call.outcome.reasons.values() for call in calls)
 
 
 def _reason(recording: Recording, calls: Sequence[Call]) -> Reason:
-    """What kept all of them from it: what most of them name, or that there was no call."""
+    """Return why no call could name a machine: the most frequent reason, or that there was no call."""
     named = Counter(reason for call in calls for reason in call.outcome.reasons.values())
     if Reason.THRESHOLD_UNREACHABLE in named:  # of the metrics that could be compared; the others are beside the point
         return Reason.THRESHOLD_UNREACHABLE

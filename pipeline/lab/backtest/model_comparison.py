@@ -1,4 +1,4 @@
-"""Several models of one detector set on the same recordings: what training, promotion and cards stand on."""
+"""Scoring of several models of one detector set on the same recordings, for training, promotion and model cards."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.errors import RecordingError, TocsinError
 
 Models = Mapping[str, bytes]
-"""Detector -> payload."""
+"""Detector -> payload of its model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One recording and who judges it; crosses to a worker process.
+    """One recording and the models that judge it; sent to a worker process.
 
     Attributes:
-        folder: the recording.
-        detectors: the set that judges (``detector_sets``).
-        models: of the set, once for each that is compared.
+        folder: folder of the recording.
+        detectors: name of the detector set (``detector_sets``).
+        models: the set's models, once for each that is compared.
     """
 
     folder: Path
@@ -34,55 +34,74 @@ class Run:
 
 
 _TABLE_OF = {"peers": "host_metrics", "steps": "steps"}
-"""Detector -> the table without which its model decides nothing."""
+"""Detector -> table without which its model has no effect."""
 
 
 def run_heats(
-    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Executor, told: Progress | None = None
+    folders: Sequence[Path],
+    detectors: str,
+    models: Sequence[Models],
+    mapper: Executor,
+    on_progress: Progress | None = None,
 ) -> list[list[FolderScore]]:
-    """Judge recordings that have a truth: for each recording a score for each of the models.
+    """Judge recordings that have a truth with each of the models.
+
+    Args:
+        folders: folders of the recordings.
+        detectors: name of the detector set.
+        models: the models to compare.
+        mapper: distributes the recordings to processes.
+        on_progress: called with the progress.
+
+    Returns:
+        For each recording a score for each model.
 
     Raises:
-        RecordingError: one cannot be read, has no truth, or cannot be judged with these models.
+        RecordingError: a recording cannot be read, has no truth, or cannot be judged with these models.
     """
     heats = [Run(folder, detectors, tuple(models)) for folder in folders]
-    return list(for_each(mapper, judge_one, heats, told))
+    return list(for_each(mapper, judge_one, heats, on_progress))
 
 
 def scores_of(
-    folders: Sequence[Path], detectors: str, models: Sequence[Models], mapper: Executor, told: Progress | None = None
+    folders: Sequence[Path],
+    detectors: str,
+    models: Sequence[Models],
+    mapper: Executor,
+    on_progress: Progress | None = None,
 ) -> list[Score]:
-    """The same, all recordings together: a score for each of the models."""
-    by_folder = run_heats(folders, detectors, models, mapper, told)
+    """Return the score of each model over all recordings together; arguments as for ``run_heats``."""
+    by_folder = run_heats(folders, detectors, models, mapper, on_progress)
     return [add_up([scores[index] for scores in by_folder])[0] for index in range(len(models))]
 
 
 def judge_one(heat: Run) -> list[FolderScore] | str:
-    """Judge one recording with each of the models; a text says why it cannot be."""
+    """Judge one recording with each of the models; return their scores, or a text that says why it is impossible."""
     try:
         recording = read_with_ops(heat.folder)
         if recording.truth is None:
             raise RecordingError("truth.json", f"missing in {heat.folder}: nothing to score against")
         faults, days = recording.truth["faults"], machine_days_of(recording)
-        said = _said(heat, recording)
+        lines_by_model = _lines_by_model(heat, recording)
     except (TocsinError, OSError) as error:
         return str(error)
     # The lines of false accusations are long, and would cross to another process.
-    return [replace(score_lines(lines, faults, days), false_lines=()) for lines in said]
+    return [replace(score_lines(lines, faults, days), false_lines=()) for lines in lines_by_model]
 
 
-def _said(heat: Run, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
-    """What each of the models says; models that differ in nothing that this recording holds are asked once."""
+def _lines_by_model(heat: Run, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
+    """Return the verdict lines of each model; models that differ only in detectors without input here are run once."""
     known: dict[tuple[tuple[str, bytes], ...], tuple[Mapping[str, Any], ...]] = {}
-    said = []
+    lines_by_model = []
     for models in heat.models:
-        telling = tuple(sorted((name, payload) for name, payload in models.items() if _has_rows(recording, name)))
-        if telling not in known:
-            known[telling] = tuple(runner_of(heat.detectors, models).judge(recording).lines)
-        said.append(known[telling])
-    return said
+        useful_models = tuple(sorted((name, payload) for name, payload in models.items() if _has_rows(recording, name)))
+        if useful_models not in known:
+            known[useful_models] = tuple(runner_of(heat.detectors, models).judge(recording).lines)
+        lines_by_model.append(known[useful_models])
+    return lines_by_model
 
 
 def _has_rows(recording: Recording, detector: str) -> bool:
+    """Return whether a recording has rows in the table that the detector's model needs."""
     table = _TABLE_OF.get(detector)
     return table is None or len(next(iter(recording.tables.get(table, {}).values()), ())) > 0

@@ -1,4 +1,4 @@
-"""The simulator's plain detector (``simulation/baseline.py``), beside ours in every table."""
+"""Backtest runner of the simulator's plain detector (``simulation/baseline.py``), shown beside ours in every table."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 
 ALARM_LINE = 14.83
-"""The best F1 on 200 + 200 cases of the ``fit`` half (``docs/simulation.md``, "How hard it is")."""
+"""z-score with the best F1 on 200 + 200 cases of the ``fit`` half (``docs/simulation.md``, "How hard it is")."""
 _MIN_PEER_COUNT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRunner:
-    """Robust z-scores against the peers, three windows of ten seconds in a row."""
+    """Runner that accuses by robust z-scores against the peers, in three consecutive windows of ten seconds."""
 
     config: BaselineConfig = field(default_factory=lambda: BaselineConfig(z_threshold=ALARM_LINE))
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the detector set."""
         return "plain"
 
     def judge(self, recording: Recording) -> Opinion:
-        """Each machine at most once."""
+        """Return at most one accusation per machine, or why the recording cannot be judged."""
         peers = comparable_count(recording)
         if peers < _MIN_PEER_COUNT:
             return Opinion((), Reason.TOO_FEW_PEERS if peers else Reason.METRIC_MISSING)

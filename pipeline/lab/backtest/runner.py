@@ -1,4 +1,7 @@
-"""What is scored: something that reads a recording and answers who was faulty, and when it would have said so."""
+"""Interface of a backtest runner, which reads a recording and answers with accusations.
+
+An accusation says which machine was at fault, and when the detector would have said so.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from tocsin.schemas.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class RunnerAccusation:
-    """One accusation.
+    """An accusation of one machine.
 
     Attributes:
-        host: the machine.
-        metric: what convicted it, "" = no metric in particular.
-        onset_ns: since when, by its own opinion.
-        detected_ns: when it was said.
-        score: >= 0, 1.0 is the alarm line.
+        host: accused machine.
+        metric: metric behind the accusation, "" for none in particular.
+        onset_ns: begin of the fault according to the detector.
+        detected_ns: time of the accusation.
+        score: at least 0, 1.0 is the alarm line.
     """
 
     host: str
@@ -31,11 +34,11 @@ class RunnerAccusation:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a detector set says of a recording.
+    """A detector set's answer about a recording.
 
     Attributes:
-        lines: verdict lines in order, as ``recording.score.score_lines`` takes them.
-        reason: why it could not judge the recording at all; None: it could.
+        lines: verdict lines in order, in the form of ``recording.score.score_lines``.
+        reason: why the recording could not be judged at all, None if it could.
     """
 
     lines: tuple[Mapping[str, Any], ...]
@@ -43,31 +46,31 @@ class Opinion:
 
     @classmethod
     def of(cls, answers: Sequence[RunnerAccusation], reason: Reason | None = None) -> Opinion:
-        """The opinion of a detector that only accuses; what says something could judge."""
+        """Build the answer of a detector that only makes accusations; with any, the reason is dropped."""
         return cls(tuple(lines_of(answers)), None if answers else reason)
 
 
 class Runner(Protocol):
-    """Anything that can be scored on recordings. It must not look at their truth."""
+    """Interface of anything that can be scored on recordings; it must not read their truth."""
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the detector set."""
         ...
 
     def judge(self, recording: Recording) -> Opinion:
-        """All that it says; the same recording gives the same lines.
+        """Return the answer about a recording; the same recording gives the same lines.
 
-        A recording that it cannot judge gives no line and a reason, never an error.
+        A recording that cannot be judged gives no lines and a reason, never an error.
         """
         ...
 
 
 def lines_of(answers: Sequence[RunnerAccusation]) -> list[dict[str, Any]]:
-    """Answers as lines that ``recording.score.score_lines`` takes.
+    """Return accusations as verdict lines for ``recording.score.score_lines``.
 
-    A machine that is named call after call is accused once, at the first time. The kind of fault and
-    its cause are beyond such detectors: every line says ``fail_slow`` and ``unknown``.
+    A machine that is accused repeatedly counts once, at the first time. Such detectors do not know kind and cause of
+    the fault: every line has ``fail_slow`` and ``unknown``.
     """
     return [
         {

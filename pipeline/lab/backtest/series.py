@@ -1,4 +1,4 @@
-"""All samples of a recording that are judged, as one array, a row a machine."""
+"""The judged metric samples of a recording as one array, a row per machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tocsin.schemas.records import NS_PER_SECOND, Slice, metric_slice_ns
 
 
 def series_of(recording: Recording, metrics: Sequence[str]) -> Ticks | None:
-    """The recording's metrics on one grid from the first slice that a replay judges to the last; None: it has none.
+    """Return a recording's metrics on one time grid, over all slices that a replay judges; None without samples.
 
     Args:
-        recording: with or without ``host_metrics``.
-        metrics: names of the second axis; one that the recording lacks is all NaN.
+        recording: the recording.
+        metrics: names of the second axis; one that is not recorded is all NaN.
     """
     if "host_metrics" not in recording.tables or not len(np.asarray(recording.tables["host_metrics"]["ts_ns"])):
         return None

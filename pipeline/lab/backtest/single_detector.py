@@ -1,4 +1,4 @@
-"""One detector of ours alone: the engine's replay, in which only this detector's anomalies reach ``diagnose``."""
+"""Backtest runner of one of our detectors alone: a replay in which only its anomalies reach the diagnosis."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tocsin.pipeline.runtime.job_pipeline import JobConfig
 from tocsin.schemas.reasons import Reason
 
 _INPUT: Final = {"peers": ("host_metrics", Reason.METRIC_MISSING), "steps": ("steps", Reason.NO_HOOK)}
-"""Detector -> its table, and why it judges nothing without."""
+"""Detector -> its input table, and the reason if that is missing."""
 _WORDS: Final = {"peers": ("peers", EXITS), "steps": ("steps",)}
-"""Detector -> names of its anomalies: who compares metrics also sees whose processes let go of their memory first."""
+"""Detector -> names of its anomalies. The metric comparison also sees whose processes released their memory first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SingleDetectorRunner:
-    """What ``diagnose`` and ``decide`` make of one detector's anomalies.
+    """Runner of one detector's anomalies through ``diagnose`` and ``decide``.
 
-    They still see the rest of the recording (who runs where, announced phases, the pace of the steps: whether a
-    deviation costs time), but a verdict counts only from the line on that has this detector's evidence. So what
-    events, waits and silence say is left out.
+    Those still see the rest of the recording (places of ranks, announced phases, step times and so the impact of a
+    deviation). A verdict counts only from the line that first has this detector's evidence, so verdicts from events,
+    waits and silence are left out.
 
     Attributes:
         detector: ``peers`` or ``steps``.
-        models: detector -> payload of the model that it has from the recording's begin.
+        models: detector -> payload of the model used from the recording's start.
     """
 
     detector: str
@@ -40,11 +40,11 @@ class SingleDetectorRunner:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Name of the detector set."""
         return self.detector
 
     def judge(self, recording: Recording) -> Opinion:
-        """The verdict lines that stand on its evidence."""
+        """Return the verdict lines with this detector's evidence, or why there are none."""
         table, reason = _INPUT[self.detector]
         if not len(next(iter(recording.tables.get(table, {}).values()), ())):
             return Opinion((), reason)
@@ -58,7 +58,7 @@ class SingleDetectorRunner:
 
 
 def _own(lines: Iterable[Mapping[str, Any]], words: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
-    """Of each verdict the lines from the first on that has the detector's evidence."""
+    """Yield the lines of each verdict from the first one with evidence of these anomaly names."""
     known: set[str] = set()
     for line in lines:
         if any(one["detector"] in words for one in line["evidence"]):

@@ -1,4 +1,4 @@
-"""All cases together: figures by detector set, as an object, and as an index of the case pages."""
+"""Summary of all cases of a backtest: figures by detector set, as an object, and as an index of the case pages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CaseRow:
     """One recording of a backtest.
 
     Attributes:
-        folder: where it lies.
-        trial: what became of it, None: it could not be read.
-        error: why not, "" = it could.
-        page: file name of its page, "" = none was written.
+        folder: folder of the recording.
+        trial: its scored answers, None if it could not be read.
+        error: why it could not be read, "" if it could.
+        page: file name of its page, "" for none.
     """
 
     folder: str
@@ -40,15 +40,15 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True)
 class SetFigures:
-    """One detector set over all cases.
+    """The figures of one detector set over all cases.
 
     Attributes:
-        name: the set.
-        total: all faults.
-        kinds: by kind.
-        causes: by cause.
-        abstained: reason -> recordings that the set could not judge; their faults count as missed.
-        healthy_false_count: false accusations where nobody was at fault.
+        name: name of the set.
+        total: score over all faults.
+        kinds: score by kind of fault.
+        causes: score by cause.
+        abstained: reason -> number of recordings that the set could not judge; their faults count as missed.
+        healthy_false_count: false accusations in recordings without a fault.
     """
 
     name: str
@@ -59,7 +59,7 @@ class SetFigures:
     healthy_false_count: int = 0
 
     def to_object(self) -> dict[str, Any]:
-        """For JSON: as ``tocsin score --json`` names things, and what was not judged."""
+        """Return the figures as a JSON object, with the names of ``tocsin score --json`` and the counts not judged."""
         return {
             "all": self.total.to_object(),
             "kinds": {name: score.to_object() for name, score in self.kinds.items()},
@@ -69,21 +69,23 @@ class SetFigures:
 
 
 def figures_of(trials: Sequence[Trial]) -> list[SetFigures]:
-    """A line a set, in the order of the sets."""
-    names = [told.name for told in trials[0].told] if trials else []
+    """Return the figures of each detector set, in the sets' order."""
+    names = [answer.name for answer in trials[0].answers] if trials else []
     found = []
     for index, name in enumerate(names):
-        all_told = [trial.told[index] for trial in trials]
-        scores = [told.score for told in all_told if told.score is not None]
+        answers_of_set = [trial.answers[index] for trial in trials]
+        scores = [answer.score for answer in answers_of_set if answer.score is not None]
         total, causes = add_up(scores)
-        abstained = Counter(told.reason.value for told in all_told if told.reason is not None)
-        healthy = sum(told.false_count for trial, told in zip(trials, all_told, strict=True) if not trial.faults)
+        abstained = Counter(answer.reason.value for answer in answers_of_set if answer.reason is not None)
+        healthy = sum(
+            answer.false_count for trial, answer in zip(trials, answers_of_set, strict=True) if not trial.faults
+        )
         found.append(SetFigures(name, total, by_kind(scores), causes, abstained, healthy))
     return found
 
 
 def to_object(cases: Sequence[CaseRow]) -> dict[str, Any]:
-    """Everything, for JSON."""
+    """Return the whole backtest as a JSON object."""
     trials = [case.trial for case in cases if case.trial is not None]
     return {
         "sets": {figures.name: figures.to_object() for figures in figures_of(trials)},
@@ -93,16 +95,18 @@ def to_object(cases: Sequence[CaseRow]) -> dict[str, Any]:
 
 
 def _case_object(case: CaseRow, trial: Trial) -> dict[str, Any]:
+    """Return one case as a JSON object."""
     return {
         "folder": case.folder,
         "page": case.page or None,
         "machines": trial.host_count,
         "faults": None if trial.faults is None else [fault_name(fault) for fault in trial.faults],
-        "sets": {told.name: _told_object(told) for told in trial.told},
+        "sets": {answer.name: _answer_object(answer) for answer in trial.answers},
     }
 
 
-def _told_object(told: TrialAnswer) -> dict[str, Any]:
+def _answer_object(answer: TrialAnswer) -> dict[str, Any]:
+    """Return one set's answer as a JSON object."""
     accusations = [
         {
             "suspects": list(one.suspects),
@@ -111,49 +115,50 @@ def _told_object(told: TrialAnswer) -> dict[str, Any]:
             "worth": one.worth,
             "delay_seconds": one.delay_seconds,
         }
-        for one in told.accusations
+        for one in answer.accusations
     ]
-    missed = None if told.score is None else told.missed_count
-    return {"accusations": accusations, "missed": missed, "not_judged": told.reason and told.reason.value}
+    missed = None if answer.score is None else answer.missed_count
+    return {"accusations": accusations, "missed": missed, "not_judged": answer.reason and answer.reason.value}
 
 
 HEAD = ("set", "faults", "hits", "precision", "recall", "F1", "false", "per machine-day", "median s", "90 % s")
-"""Columns of the table by detector set."""
+"""Headings of the table by detector set."""
 
 
 def cells(name: str, score: Score) -> tuple[str, ...]:
-    """A row under ``HEAD``."""
+    """Return a row of the table under ``HEAD``."""
     shares = (score.precision, score.recall, score.f1)
     rate, middle, late = score.false_per_machine_day, score.median_seconds, score.p90_seconds
     return (
         name,
         str(score.hit_count + score.missed_count),
         str(score.hit_count),
-        *(_told(share, 3) for share in shares),
+        *(_number(share, 3) for share in shares),
         str(score.false_count),
-        _told(rate, 3),
-        _told(middle, 1),
-        _told(late, 1),
+        _number(rate, 3),
+        _number(middle, 1),
+        _number(late, 1),
     )
 
 
-def _told(value: float | None, digits: int) -> str:
+def _number(value: float | None, digits: int) -> str:
+    """Return a number with so many digits as text, "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def not_judged(figures: SetFigures) -> str:
-    """What the set could not judge, and why; "" = it judged all."""
+    """Return what the set could not judge and why, "" if it judged all."""
     return ", ".join(f"{count} {reason}" for reason, count in sorted(figures.abstained.items()))
 
 
 def table_lines(figures: Sequence[SetFigures]) -> list[str]:
-    """The table by set for a terminal; what was not judged below it."""
+    """Return the table by set as lines for a terminal, with the recordings not judged below it."""
     lines = lined_up([HEAD, *(cells(one.name, one.total) for one in figures)])
-    return [*lines, *(f"{one.name} could not judge: {told}" for one in figures if (told := not_judged(one)))]
+    return [*lines, *(f"{one.name} could not judge: {answer}" for one in figures if (answer := not_judged(one)))]
 
 
 def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows under each other: names to the left, numbers to the right."""
+    """Return rows as aligned lines: first column to the left, others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
@@ -162,7 +167,7 @@ def lined_up(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def headline(cases: Sequence[CaseRow]) -> str:
-    """How many recordings, and what they hold."""
+    """Return the number of recordings by kind as text."""
     trials = [case.trial for case in cases if case.trial is not None]
     counts = (
         (len(cases), "recording" if len(cases) == 1 else "recordings"),
@@ -175,19 +180,22 @@ def headline(cases: Sequence[CaseRow]) -> str:
 
 
 def by_worst(cases: Iterable[CaseRow]) -> list[CaseRow]:
-    """Where the first set missed or accused wrongly, then where another did, then the others."""
+    """Return the cases sorted by errors: first those of the first set, then those of other sets.
+
+    Cases without errors follow, and unreadable ones come last.
+    """
 
     def key(case: CaseRow) -> tuple[int, str]:
         if case.trial is None:
             return 3, case.folder
-        wrong = [told.missed_count + told.false_count > 0 for told in case.trial.told]
+        wrong = [answer.missed_count + answer.false_count > 0 for answer in case.trial.answers]
         return 0 if wrong and wrong[0] else 1 if any(wrong) else 2, case.folder
 
     return sorted(cases, key=key)
 
 
 def index_page(cases: Sequence[CaseRow]) -> str:
-    """HTML that lists all cases, what went wrong first."""
+    """Return the HTML page that lists all cases, those with errors first."""
     trials = [case.trial for case in cases if case.trial is not None]
     figures = figures_of(trials)
     body = [
@@ -209,29 +217,31 @@ def index_page(cases: Sequence[CaseRow]) -> str:
 
 
 def _row(case: CaseRow, set_count: int) -> tuple[str, ...]:
+    """Return the HTML cells of one case in the index."""
     trial = case.trial
     if trial is None:
         return (text(case.folder), "", "", marked("false", f"unreadable: {case.error}"), *[""] * set_count)
     name = f'<a href="{text(case.page)}">{text(case.folder)}</a>' if case.page else text(case.folder)
     length = since((trial.end_ns - trial.start_ns) / NS_PER_SECOND)
-    return (name, str(trial.host_count), length, text(_truth(trial)), *(_answer(told) for told in trial.told))
+    return (name, str(trial.host_count), length, text(_truth(trial)), *(_answer(answer) for answer in trial.answers))
 
 
 def _truth(trial: Trial) -> str:
+    """Return the true faults of a case as text."""
     if trial.faults is None:
         return "unknown"
     return ", ".join(map(fault_name, trial.faults)) or "healthy"
 
 
-def _answer(told: TrialAnswer) -> str:
-    """A set's answer in a few words."""
-    if told.reason is not None:
-        missed = marked("missed", f"missed, not judged: {told.reason.value}")
-        return missed if told.missed_count else marked("quiet", f"not judged: {told.reason.value}")
-    parts = [marked("hit", f"{_told(one.delay_seconds, 1)} s") for one in told.accusations if one.worth == "hit"]
-    parts += [marked("missed", f"missed {told.missed_count}")] if told.missed_count else []
+def _answer(answer: TrialAnswer) -> str:
+    """Return a set's answer about a case as short HTML."""
+    if answer.reason is not None:
+        missed = marked("missed", f"missed, not judged: {answer.reason.value}")
+        return missed if answer.missed_count else marked("quiet", f"not judged: {answer.reason.value}")
+    parts = [marked("hit", f"{_number(one.delay_seconds, 1)} s") for one in answer.accusations if one.worth == "hit"]
+    parts += [marked("missed", f"missed {answer.missed_count}")] if answer.missed_count else []
     for worth in ("false", "unscored"):
-        names = [name for one in told.accusations if one.worth == worth for name in one.suspects]
+        names = [name for one in answer.accusations if one.worth == worth for name in one.suspects]
         if names:
             shown = ", ".join(names[:_SHOWN_NAMES]) + (" …" if len(names) > _SHOWN_NAMES else "")
             parts.append(

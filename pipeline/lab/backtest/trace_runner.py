@@ -1,7 +1,7 @@
 """The trace detectors over a recording: windows of its steps and collectives as they arrive, then of its operations.
 
-Both run here only, offline. No engine builds them: on simulated faults they found less, and later, than the
-detectors that judge running jobs (``docs/traces.md``).
+They run offline only. No engine uses them: on simulated faults they found fewer, and later, than the detectors that
+judge running jobs (``docs/traces.md``).
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ from tocsin.schemas.records import RankPlace, Slice, Topology
 from tocsin.schemas.verdicts import Anomaly
 
 READS: Final = ("steps", "collectives", TABLE)
-"""Tables that the trace detectors look at; they need one of them."""
+"""Tables that the trace detectors use; a recording needs one of them."""
 OP_STEP_COUNT: Final = 4
-"""Steps of a window of operations: as many operations of each type as ``EntropyConfig`` asks for, at one a step."""
+"""Steps in a window of operations. At one operation a step these are as many as ``EntropyConfig`` requires."""
 _UNREAD: Final = ("host_metrics", "probes", "agent_status")
 
 
 def opinion_of(
     recording: Recording, detector: str, config: TracesConfig, networks: Mapping[str, OcnnModel] | None = None
 ) -> Opinion:
-    """The hosts (ranks, where no host is known) that a trace detector names; every anomaly is an accusation.
+    """Return a trace detector's accusations of hosts (ranks without a known host), one per anomaly.
 
     Args:
-        recording: of ``read_with_ops``.
+        recording: a recording from ``read_with_ops``.
         detector: ``entropy`` or ``bilstm``.
         config: settings.
-        networks: of ``bilstm``, by family.
+        networks: networks of ``bilstm``, by operation family.
+
+    Returns:
+        The accusations, or why the recording cannot be judged.
     """
     if not any(_row_count(recording, name) for name in READS):
         return Opinion((), Reason.NO_HOOK)
@@ -56,13 +59,13 @@ def opinion_of(
 
 
 def slices_of(recording: Recording) -> Iterator[Slice]:
-    """A recording's records, metrics left out, a second a slice."""
+    """Yield a recording's records without metrics, in slices of one second."""
     tables = {name: columns for name, columns in recording.tables.items() if name not in _UNREAD}
     return second_slices(in_span(records_of(replace(recording, tables=tables)), recording.manifest))
 
 
 def op_windows(recording: Recording) -> Iterator[RoleWindow]:
-    """The windows of a recording's traced operations, none where it has none; of what time is ``step_clock``'s word."""
+    """Yield the windows of a recording's traced operations, with the times of ``step_clock``; none without a trace."""
     if not _row_count(recording, TABLE):
         return
     columns, clock = recording.tables[TABLE], step_clock(recording)
@@ -72,6 +75,7 @@ def op_windows(recording: Recording) -> Iterator[RoleWindow]:
 
 
 def _anomalies(recording: Recording, judge: TraceDetector, graph: JobGraph) -> Iterator[Anomaly]:
+    """Yield all anomalies of a trace detector in a recording."""
     for data in slices_of(recording):
         graph.take(data.records)
         yield from judge.on_slice(data)
@@ -84,7 +88,7 @@ def _anomalies(recording: Recording, judge: TraceDetector, graph: JobGraph) -> I
 
 
 def _place_ranks(recording: Recording, graph: JobGraph) -> None:
-    """Ranks of a trace that nobody placed run on hosts of their own."""
+    """Give each traced rank without a known place a host of its own."""
     places, start_ns = Places(recording), recording.manifest.start_ns
     for rank, stage in ranks_of(recording.tables[TABLE]).items():
         if not graph.host_of(rank):
@@ -92,18 +96,20 @@ def _place_ranks(recording: Recording, graph: JobGraph) -> None:
             graph.take((Topology(places.job_at(start_ns), host, start_ns, (RankPlace(rank, host, pp=stage),)),))
 
 
-def _answer(said: Anomaly) -> RunnerAccusation:
-    name = said.component.name.removeprefix(LONE_RANK_PREFIX)
-    return RunnerAccusation(name, said.metric, said.start_ns, said.slice_end_ns, said.score)
+def _answer(anomaly: Anomaly) -> RunnerAccusation:
+    """Return an anomaly as an accusation."""
+    name = anomaly.component.name.removeprefix(LONE_RANK_PREFIX)
+    return RunnerAccusation(name, anomaly.metric, anomaly.start_ns, anomaly.slice_end_ns, anomaly.score)
 
 
 def _reason(recording: Recording, judge: TraceDetector) -> Reason:
-    """Why it could judge nobody: what it names most often."""
+    """Return why no rank could be judged: the detector's most frequent reason."""
     if "topology" in recording.tables and host_count_of(recording) < TracesConfig().min_peer_count:
         return Reason.TOO_FEW_PEERS
-    told = sorted(judge.abstained.items(), key=lambda one: (-one[1], one[0]))
-    return Reason(told[0][0]) if told else Reason.SPAN_TOO_SHORT
+    by_count = sorted(judge.abstained.items(), key=lambda one: (-one[1], one[0]))
+    return Reason(by_count[0][0]) if by_count else Reason.SPAN_TOO_SHORT
 
 
 def _row_count(recording: Recording, name: str) -> int:
+    """Return the number of rows of a table, 0 if it is missing."""
     return len(next(iter(recording.tables.get(name, {}).values()), ()))

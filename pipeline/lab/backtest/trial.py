@@ -1,4 +1,4 @@
-"""One recording under several detector sets: what each says, and what that is worth."""
+"""One recording under several detector sets, with their answers scored against the truth."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.reasons import Reason
 
 Worth = Literal["hit", "again", "false", "unscored"]
-"""``again``: a further verdict on a fault that was hit; ``unscored``: nobody knows the truth."""
+"""Value of an accusation. ``again``: a further verdict on a fault that was already hit. ``unscored``: the truth is
+unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialAccusation:
-    """One verdict that accuses somebody.
+    """One verdict that accuses somebody, with its value.
 
     Attributes:
-        suspects: names.
-        detected_ns: when they were first named.
-        onset_ns: since when, by the verdict's own opinion.
-        cause: what it calls it.
-        why: the named reason, "" = the detector names none.
-        metrics: what convicted.
-        worth: what the truth says to it.
-        delay_seconds: of a hit, from the fault's onset; else None.
+        suspects: names of the accused.
+        detected_ns: time when they were first accused.
+        onset_ns: begin of the fault according to the verdict.
+        cause: cause according to the verdict.
+        why: named reason, "" if the detector gives none.
+        metrics: metrics behind the accusation.
+        worth: value against the truth.
+        delay_seconds: time from the fault's onset for a hit, else None.
     """
 
     suspects: tuple[str, ...]
@@ -48,13 +49,13 @@ class TrialAccusation:
 
 @dataclass(frozen=True, slots=True)
 class TrialAnswer:
-    """One set's answer.
+    """One detector set's answer about a recording.
 
     Attributes:
-        name: the set.
-        accusations: in order of time.
-        score: against the truth, None: there is none.
-        reason: why the set could not judge, None: it could.
+        name: name of the set.
+        accusations: its accusations, in order of time.
+        score: score against the truth, None without a truth.
+        reason: why the set could not judge the recording, None if it could.
     """
 
     name: str
@@ -64,26 +65,26 @@ class TrialAnswer:
 
     @property
     def missed_count(self) -> int:
-        """Faults that it did not find."""
+        """Number of faults that it did not find."""
         return 0 if self.score is None else sum(fault.delay_seconds is None for fault in self.score.faults)
 
     @property
     def false_count(self) -> int:
-        """Accusations that hit no fault."""
+        """Number of accusations that hit no fault."""
         return 0 if self.score is None else self.score.false_count
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of one recording.
+    """All answers about one recording.
 
     Attributes:
-        job_id: whose.
-        start_ns: its begin.
-        end_ns: its end.
-        host_count: machines.
-        faults: the truth, None: nobody knows.
-        told: a set's answer each, in the order of the sets.
+        job_id: job of the recording.
+        start_ns: start of the recording.
+        end_ns: end of the recording.
+        host_count: number of machines.
+        faults: the true faults, None if unknown.
+        answers: one answer per detector set, in the sets' order.
     """
 
     job_id: str
@@ -91,24 +92,27 @@ class Trial:
     end_ns: int
     host_count: int
     faults: tuple[Mapping[str, Any], ...] | None
-    told: tuple[TrialAnswer, ...]
+    answers: tuple[TrialAnswer, ...]
 
 
 def fault_name(fault: Mapping[str, Any]) -> str:
-    """What the tables call it."""
+    """Return a fault's name in tables: its cause, else its kind."""
     return str(fault.get("cause") or fault.get("kind") or "fault")
 
 
 def judge(recording: Recording, runners: Iterable[Runner]) -> Trial:
-    """Let every set judge a recording, and score them as ``tocsin score`` does."""
+    """Let every runner judge a recording, and score the answers as ``tocsin score`` does."""
     truth, manifest = recording.truth, recording.manifest
     faults = None if truth is None else tuple(truth["faults"])
     days = machine_days_of(recording)
-    told = tuple(_told(runner.name, runner.judge(recording), faults, days) for runner in runners)
-    return Trial(manifest.job_id, manifest.start_ns, manifest.end_ns, host_count_of(recording), faults, told)
+    answers = tuple(_scored(runner.name, runner.judge(recording), faults, days) for runner in runners)
+    return Trial(manifest.job_id, manifest.start_ns, manifest.end_ns, host_count_of(recording), faults, answers)
 
 
-def _told(name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float) -> TrialAnswer:
+def _scored(
+    name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float
+) -> TrialAnswer:
+    """Score one set's answer."""
     score = None if faults is None else score_lines(opinion.lines, faults, machine_days)
     found = tuple(_accusation(at_ns, last, score) for at_ns, last in accusations_of(opinion.lines))
     small = None if score is None else replace(score, false_lines=())  # they are long, and cross to another process
@@ -116,6 +120,7 @@ def _told(name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | Non
 
 
 def _accusation(detected_ns: int, last: Mapping[str, Any], score: FolderScore | None) -> TrialAccusation:
+    """Build the accusation of a verdict from its last line and its first time."""
     hits = {fault.verdict_id: fault.delay_seconds for fault in score.faults} if score else {}
     own = str(last["id"])
     return TrialAccusation(
@@ -131,11 +136,13 @@ def _accusation(detected_ns: int, last: Mapping[str, Any], score: FolderScore | 
 
 
 def _metrics(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the metrics in a verdict line's evidence, without duplicates."""
     named = [str(one.get("metric", "")) for one in line.get("evidence", ())] + [str(line.get("metric", ""))]
     return tuple(dict.fromkeys(name for name in named if name))
 
 
 def _worth(verdict_id: str, score: FolderScore | None) -> Worth:
+    """Return the value of a verdict against the truth."""
     if score is None:
         return "unscored"
     if any(str(line["id"]) == verdict_id for line in score.false_lines):

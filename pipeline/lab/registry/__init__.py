@@ -1,4 +1,4 @@
-"""Trained models where everyone finds them: versions, what they were trained on, which one is current."""
+"""The model registry: trained models by version, with their training data and the promoted version."""
 
 from tocsin.pipeline.lab.registry.card import BUILTIN, ModelCard
 from tocsin.pipeline.lab.registry.provenance import code_version, fingerprint_of

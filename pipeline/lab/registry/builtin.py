@@ -1,7 +1,7 @@
-"""The models that ship with the program, as registry entries of version ``builtin``.
+"""The models that are part of the program, as registry entries of version ``builtin``.
 
 ``models/defaults/DETECTOR/`` holds ``model.bin`` and ``card.json``. A detector that works without a model and
-has no folder there has a card too: it stands for the numbers that are part of the code.
+has no folder there has a card too, which represents the default settings in its code.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ from tocsin.schemas.reasons import RegistryRefusal
 CARD_FILE: Final = "card.json"
 MODEL_FILE: Final = "model.bin"
 WITHOUT_A_MODEL: Final = (*FORMATS, "entropy")
-"""Detectors that have numbers of their own."""
+"""Detectors that work without a model, with default settings."""
 
 
 def shipped_folder() -> Traversable:
-    """Where they lie in the package."""
+    """Return the folder of the package's models."""
     return resources.files("tocsin.models") / "defaults"
 
 
 def builtin_cards(folder: Traversable | None = None) -> dict[str, ModelCard]:
-    """The cards by detector, in order.
+    """Return detector -> card of its built-in model, by name.
+
+    Args:
+        folder: folder of the models, None for the package's.
 
     Raises:
-        RegistryError: a shipped file is damaged: this installation is.
+        RegistryError: a file of the package is damaged.
     """
     place = shipped_folder() if folder is None else folder
     found = {detector: own_settings(detector, code_version()) for detector in WITHOUT_A_MODEL}
@@ -53,6 +56,7 @@ def builtin_cards(folder: Traversable | None = None) -> dict[str, ModelCard]:
 
 
 def _shipped_card(entry: Traversable) -> ModelCard:
+    """Read and check the card of one detector's folder."""
     file = str(entry / CARD_FILE)
     card = read_card((entry / CARD_FILE).read_bytes(), file)
     if (card.detector, card.version) != (entry.name, BUILTIN):
@@ -62,10 +66,10 @@ def _shipped_card(entry: Traversable) -> ModelCard:
 
 
 def builtin_payload(card: ModelCard, folder: Traversable | None = None) -> bytes:
-    """The bytes of a shipped model; none for a detector's own settings.
+    """Return the bytes of a built-in model, b"" for a detector's default settings.
 
     Raises:
-        RegistryError: they are not what the card says.
+        RegistryError: the bytes are not those that the card states.
     """
     if card.is_own:
         return b""
@@ -75,10 +79,10 @@ def builtin_payload(card: ModelCard, folder: Traversable | None = None) -> bytes
 
 
 def checked(data: bytes, card: ModelCard, file: str) -> bytes:
-    """Return the bytes if they are those of the card.
+    """Return the bytes if their hash is the card's.
 
     Raises:
-        RegistryError: they are not.
+        RegistryError: the hash differs.
     """
     if content_hash(data) != card.content_hash:
         text = f"{len(data)} bytes whose SHA-256 is not the card's: damaged, cut short, or another model"
@@ -87,12 +91,15 @@ def checked(data: bytes, card: ModelCard, file: str) -> bytes:
 
 
 def save_builtin(card: ModelCard, payload: bytes, folder: Path) -> ModelCard:
-    """Write a model as one that ships with the program; for whoever makes the program.
+    """Write a model as one that is part of the program; used by its maintainers.
 
     Args:
         card: without version and hash.
-        payload: the model.
-        folder: ``models/defaults`` of the sources.
+        payload: the model's bytes.
+        folder: ``models/defaults`` in the sources.
+
+    Returns:
+        The card with version and hash.
     """
     own = replace(named(card, payload), version=BUILTIN)
     place = folder / own.detector

@@ -1,4 +1,4 @@
-"""What a registry says of a model, beside its bytes: ``card.json``.
+"""Model cards: what a registry stores about a model besides its bytes, ``card.json``.
 
 Cards and models are read as data: JSON, and bytes whose SHA-256 is the card's. Nothing is unpickled.
 """
@@ -28,19 +28,19 @@ _PARTS: Final = ("training", "settings", "thresholds", "metrics")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """One model: where it comes from and what it is worth.
+    """The origin and quality of one model.
 
     Attributes:
-        detector: whom it is for.
-        format: how the payload is written: name, "/", number.
-        trained_at: UTC, ISO 8601.
-        code_version: of the program that trained it (``provenance.code_version``).
-        seed: of the training.
+        detector: detector of the model.
+        format: format word of the payload: name, "/", number.
+        trained_at: time of the training, UTC, ISO 8601.
+        code_version: version of the program that trained it (``provenance.code_version``).
+        seed: seed of the training.
         training: ``fingerprint`` (``provenance.fingerprint_of``), ``recordings``, ``machine_days``, ``faults``,
             ``source``.
-        settings: what the training was told.
-        thresholds: what it fitted.
-        metrics: figures on the training and validation recordings, as ``tocsin score --json`` names them.
+        settings: settings of the training.
+        thresholds: fitted values.
+        metrics: figures on the training and validation recordings, with the names of ``tocsin score --json``.
         version: day of training and the payload's hash; ``Registry.add`` fills it in.
         content_hash: sha256 of the payload; ``Registry.add`` fills it in.
     """
@@ -59,25 +59,25 @@ class ModelCard:
 
     @property
     def is_own(self) -> bool:
-        """Whether it stands for the detector's own settings, and has no payload."""
+        """Whether the card represents the detector's default settings, without a payload."""
         return self.format == DEFAULT_FORMAT
 
 
 def is_detector(name: str) -> bool:
-    """Tell whether a folder's name can be a detector's."""
+    """Return whether a folder's name can be a detector's."""
     return _DETECTOR.fullmatch(name) is not None
 
 
 def is_version(name: str) -> bool:
-    """Tell whether a folder's name can be a version's."""
+    """Return whether a folder's name can be a version's."""
     return _VERSION.fullmatch(name) is not None
 
 
 def named(card: ModelCard, payload: bytes) -> ModelCard:
-    """Return the card with the version and the hash that belong to these bytes.
+    """Return the card with version and hash filled in for these bytes.
 
     Raises:
-        FieldError: the card cannot stand in a registry.
+        FieldError: a field of the card is invalid.
     """
     digest = content_hash(payload)
     day = _utc(card.trained_at, "card.trained_at").strftime("%Y%m%d")
@@ -85,7 +85,7 @@ def named(card: ModelCard, payload: bytes) -> ModelCard:
 
 
 def own_settings(detector: str, code_version: str) -> ModelCard:
-    """Return the card of a detector's own settings: what counts where nothing is announced."""
+    """Return the card of a detector's default settings, which apply if nothing is announced."""
     return ModelCard(
         detector=detector,
         format=DEFAULT_FORMAT,
@@ -100,20 +100,20 @@ def write_card(card: ModelCard) -> bytes:
     """Return the text of ``card.json``; the same card always gives the same bytes.
 
     Raises:
-        FieldError: it holds what JSON has not (NaN, for example).
+        FieldError: a value cannot be written as JSON (NaN, for example).
     """
     return dump_json({"card_version": CARD_VERSION, **asdict(card)}, "card") + b"\n"
 
 
 def read_card(data: bytes, file: str) -> ModelCard:
-    """Read ``card.json``.
+    """Parse ``card.json``.
 
     Args:
-        data: its bytes.
-        file: its name, for errors.
+        data: content of the file.
+        file: name of the file, for errors.
 
     Raises:
-        RegistryError: cut short, damaged, newer than this program, or something else.
+        RegistryError: the data is cut short, damaged, newer than this program, or no card.
         FieldError: a field is missing or has a wrong value (only where ``file`` is "card").
     """
     try:
@@ -127,6 +127,7 @@ def read_card(data: bytes, file: str) -> ModelCard:
 
 
 def _read_card(values: ObjectReader) -> ModelCard:
+    """Read the fields of a card."""
     version = values.integer("card_version", 1)
     if version > CARD_VERSION:
         raise FieldError("card.card_version", version, f"{CARD_VERSION} at most: this program is older than the card")
@@ -145,6 +146,7 @@ def _read_card(values: ObjectReader) -> ModelCard:
 
 
 def _matching(values: ObjectReader, key: str, pattern: re.Pattern[str], must: str) -> str:
+    """Return a text field that must match a pattern."""
     text = values.text(key)
     if pattern.fullmatch(text) is None:
         raise FieldError(values.field(key), text, must)
@@ -152,6 +154,7 @@ def _matching(values: ObjectReader, key: str, pattern: re.Pattern[str], must: st
 
 
 def _version(values: ObjectReader) -> str:
+    """Return the version of a card."""
     text = values.text("version")
     if text != BUILTIN and not is_version(text):
         raise FieldError(values.field("version"), text, f"YYYYMMDD-HHHHHHHH, or {BUILTIN}")
@@ -159,6 +162,7 @@ def _version(values: ObjectReader) -> str:
 
 
 def _utc(text: str, name: str) -> datetime:
+    """Return the time in a text with a time zone, as UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

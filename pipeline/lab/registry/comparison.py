@@ -1,15 +1,15 @@
-"""Is a new model worse than the current one? Both were scored on the same recordings.
+"""Comparison of a new model with the current one, by their scores on the same recordings.
 
-What counts as worse, and why the tolerances are what they are:
+A new model is worse in these cases:
 
-* **F1 lower, or more false accusations: by any amount.** The recordings are the same and a replay always gives the
-  same answer, so a difference is the model's. A tolerance would be spent again with each promotion.
-* **Causes clearly worse**: on the faults that both found, fewer right ones than before, beyond 2 % of them and beyond
-  one. Which of two causes is named hangs on ties in the evidence; one that flips says nothing. Only the faults that
-  both found: a model that also finds hard ones must not look worse for it.
-* **Clearly slower**: on the same faults the median delay is longer by more than a tenth, and by more than a second:
-  verdicts come with the end of a slice, and the shortest has a second.
-* **Too few recordings to tell**: fewer than ten faults (a model that loses none of ten may still lose a quarter of all:
+* **F1 lower, or more false accusations, by any amount.** The recordings are the same and a replay always gives the
+  same answer, so a difference is the model's. A tolerance would be used up again with each promotion.
+* **Causes clearly worse**: fewer right causes on the faults that both found, beyond 2 % of them and beyond one. The
+  choice between two causes often depends on near-ties in the evidence, so a single change proves nothing. Only common
+  faults count, so that a model that also finds hard ones is not punished for it.
+* **Clearly slower**: on the same faults the median delay is longer by more than a tenth, and by more than a second.
+  Verdicts come at the end of a slice, and the shortest slice is a second.
+* **Too few recordings**: fewer than ten faults (a model that misses none of ten may still miss a quarter of all:
   1 - 0.05^(1/10) = 26 %, at 95 %) or less than a machine-day (none false in a day: less than three a day, at 95 %).
 """
 
@@ -30,15 +30,15 @@ DELAY_TOLERANCE_SECONDS: Final = 1.0
 MIN_FAULT_COUNT: Final = 10
 MIN_MACHINE_DAYS: Final = 1.0
 _SAME: Final = 1e-9
-"""Two ways to the same figure may differ by a rounding."""
+"""Largest difference of figures that counts as rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why a model is not promoted.
+    """A reason not to promote a model.
 
     Attributes:
-        reason: which rule.
+        reason: the rule that it fails.
         text: what was found, and by how much it is worse.
     """
 
@@ -48,12 +48,12 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The faults that both models found.
+    """Figures on the faults that both models found.
 
     Attributes:
-        fault_count: how many.
-        cause_right_counts: current, new.
-        median_seconds: delays, current, new; None without any.
+        fault_count: number of these faults.
+        cause_right_counts: number with the right cause, by the current and the new model.
+        median_seconds: median delay of the current and the new model, None without such faults.
     """
 
     fault_count: int
@@ -61,7 +61,7 @@ class Shared:
     median_seconds: tuple[float, float] | None
 
     def to_object(self) -> dict[str, Any]:
-        """For ``current.json``."""
+        """Return the figures as a JSON object for ``current.json``."""
         return {
             "faults": self.fault_count,
             "cause_right": list(self.cause_right_counts),
@@ -71,14 +71,14 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two models on the same recordings.
+    """The comparison of two models on the same recordings.
 
     Attributes:
-        recording_count: how many.
-        current: figures of the current model; None: there is none to compare with.
-        new: figures of the new one.
-        shared: both, on the faults that both found.
-        shortfalls: why the new one is not promoted; none: it may be.
+        recording_count: number of recordings.
+        current: figures of the current model, None if there is none.
+        new: figures of the new model.
+        shared: figures of both on the faults that both found.
+        shortfalls: reasons not to promote the new model; empty if it may be promoted.
     """
 
     recording_count: int
@@ -88,7 +88,7 @@ class Comparison:
     shortfalls: tuple[Shortfall, ...]
 
     def to_object(self) -> dict[str, Any]:
-        """For ``current.json``."""
+        """Return the comparison as a JSON object for ``current.json``."""
         return {
             "recordings": self.recording_count,
             "machine_days": self.new.machine_days,
@@ -100,11 +100,11 @@ class Comparison:
 
 
 def compare(current: Sequence[FolderScore] | None, new: Sequence[FolderScore]) -> Comparison:
-    """Compare two models.
+    """Compare a new model with the current one.
 
     Args:
-        current: recording by recording; None: there is no current model.
-        new: the same recordings, in the same order.
+        current: scores of the current model by recording; None: there is none.
+        new: scores of the new model on the same recordings, in the same order.
     """
     after = add_up(new)[0]
     if current is None:
@@ -115,6 +115,7 @@ def compare(current: Sequence[FolderScore] | None, new: Sequence[FolderScore]) -
 
 
 def _shared(current: Sequence[FolderScore], new: Sequence[FolderScore]) -> Shared:
+    """Return the figures on the faults that both models found."""
     both = [
         (before, after)
         for old_score, new_score in zip(current, new, strict=True)
@@ -127,10 +128,12 @@ def _shared(current: Sequence[FolderScore], new: Sequence[FolderScore]) -> Share
 
 
 def _median_seconds(faults: Sequence[FaultScore]) -> float:
+    """Return the median delay of found faults."""
     return statistics.median(fault.delay_seconds for fault in faults if fault.delay_seconds is not None)
 
 
 def _fewer_right(before: Score, after: Score) -> list[Shortfall]:
+    """Return the shortfalls in F1 and false accusations."""
     found = []
     # None: no faults and nobody accused, which cannot be done better.
     old_f1, new_f1 = (1.0 if score.f1 is None else score.f1 for score in (before, after))
@@ -147,6 +150,7 @@ def _fewer_right(before: Score, after: Score) -> list[Shortfall]:
 
 
 def _causes(shared: Shared) -> list[Shortfall]:
+    """Return the shortfall in right causes, if any."""
     old, new = shared.cause_right_counts
     if old - new <= max(1.0, CAUSE_TOLERANCE_RATIO * shared.fault_count):
         return []
@@ -156,6 +160,7 @@ def _causes(shared: Shared) -> list[Shortfall]:
 
 
 def _delays(shared: Shared) -> list[Shortfall]:
+    """Return the shortfall in delay, if any."""
     if shared.median_seconds is None:
         return []
     old, new = shared.median_seconds
@@ -168,11 +173,12 @@ def _delays(shared: Shared) -> list[Shortfall]:
 
 
 def _too_few(score: Score) -> list[Shortfall]:
+    """Return the shortfall of a score with too few faults or machine-days, if any."""
     return too_few(Extent(score.hit_count + score.missed_count, score.machine_days))
 
 
 def too_few(extent: Extent) -> list[Shortfall]:
-    """Whether recordings are too few to tell: known before they are judged."""
+    """Return the shortfall of recordings that are too few for a comparison, if any; needs no judging."""
     if extent.fault_count >= MIN_FAULT_COUNT and extent.machine_days >= MIN_MACHINE_DAYS:
         return []
     text = f"{counted(extent.fault_count, 'fault')} and {extent.machine_days:.2f} machine-days: at least"

@@ -1,4 +1,4 @@
-"""The registry's files, in a folder or in an object store: read whole, written whole or not at all."""
+"""The registry's files in a folder or an object store; each is read as a whole, and written atomically."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tocsin.schemas.reasons import RegistryRefusal
 _RETRY_LIMIT, _RETRY_SECONDS = "retry_limit_seconds", 20
 
 
-def _keep_for_ever(stream: Any) -> None:
-    """Never let go of an upload that failed, not at the program's end either.
+def _never_release(stream: Any) -> None:
+    """Keep a failed upload stream alive for ever, also at the program's end.
 
-    pyarrow completes an upload when its stream is let go: what was told to have failed would come true later, and
-    Python stand still meanwhile. A list would be emptied at the end, when pyarrow complains that S3 is gone.
+    pyarrow completes an upload when its stream is released. A write reported as failed would then happen later, and
+    block Python meanwhile. A list would be emptied at exit, when pyarrow complains that S3 is gone.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
 
 
 class Files:
-    """Files below one place.
+    """Access to the files below one place.
 
     Attributes:
-        where: the place, as the user named it.
+        where: the place as the user named it.
     """
 
     def __init__(self, system: Any, base: str, where: str) -> None:
-        """Use a ``pyarrow.fs.FileSystem``."""
+        """Use a ``pyarrow.fs.FileSystem``, with ``base`` as the path of the place in it."""
         self._system = system
         self._base = base.rstrip("/")
         self.where = where
 
     @classmethod
     def open(cls, where: str) -> Files:
-        """Open a folder, or an address that pyarrow knows: ``s3://``, ``gs://``, ``file://`` and others.
+        """Open a folder, or an address that pyarrow supports: ``s3://``, ``gs://``, ``file://`` and others.
 
         Raises:
-            ConfigError: it is neither.
+            ConfigError: the text is neither.
         """
         if not where:
             raise ConfigError("--registry", where, "a folder, or an address such as s3://BUCKET/PATH")
@@ -56,23 +56,23 @@ class Files:
                 raise ConfigError("--registry", where, "a folder: it is a file")
             return cls(fs.LocalFileSystem(), str(place), where)
         try:
-            system, base = fs.FileSystem.from_uri(_not_for_ever(where))
+            system, base = fs.FileSystem.from_uri(_with_retry_limit(where))
         except (pa.ArrowException, OSError, ValueError) as error:
             must = f"a folder, or an address such as s3://BUCKET/PATH ({_first_line(error)})"
             raise ConfigError("--registry", where, must) from error
         return cls(system, base, where)
 
     def path(self, name: str) -> str:
-        """How a file is called in messages."""
+        """Return a file's full name for messages."""
         return f"{self.where.partition('?')[0].rstrip('/')}/{name}"
 
     def folders(self, name: str = "") -> list[str]:
-        """Names of the folders in a folder, in order; none where it does not exist.
+        """Return the sorted names of the subfolders of a folder; empty if it does not exist.
 
         Raises:
             RegistryError: the place cannot be read.
         """
-        with self._told(name):
+        with self._as_registry_error(name):
             selector = fs.FileSelector(self._full(name), allow_not_found=True)
             try:
                 found = self._system.get_file_info(selector)
@@ -81,12 +81,12 @@ class Files:
         return sorted(entry.base_name for entry in found if entry.type == fs.FileType.Directory)
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
-        """A file's bytes, None where there is none.
+        """Return a file's content, None if it does not exist.
 
         Raises:
-            RegistryError: it cannot be read, or is longer than ``max_bytes``.
+            RegistryError: the file cannot be read, or is longer than ``max_bytes``.
         """
-        with self._told(name):
+        with self._as_registry_error(name):
             if self._system.get_file_info(self._full(name)).type != fs.FileType.File:
                 return None
             try:
@@ -100,12 +100,12 @@ class Files:
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write or replace a file: whoever reads it meanwhile, reads the old one or the new one.
+        """Write or replace a file; concurrent readers get the old or the new content.
 
         Raises:
-            RegistryError: it cannot be written.
+            RegistryError: the file cannot be written.
         """
-        with self._told(name):
+        with self._as_registry_error(name):
             if isinstance(self._system, fs.LocalFileSystem):
                 _replace(Path(self._full(name)), data)
                 return
@@ -115,22 +115,27 @@ class Files:
                 stream.write(data)
                 stream.close()
             except BaseException:
-                _keep_for_ever(stream)
+                _never_release(stream)
                 raise
 
     def _full(self, name: str) -> str:
+        """Return a file's path in the file system."""
         return f"{self._base}/{name}".strip("/") if not self._base.startswith("/") else f"{self._base}/{name}"
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _as_registry_error(self, name: str) -> Iterator[None]:
+        """Convert errors inside the block to ``RegistryError``."""
         try:
             yield
         except (pa.ArrowException, OSError) as error:
             raise RegistryError(RegistryRefusal.UNREACHABLE.value, self.path(name), _first_line(error)) from error
 
 
-def _not_for_ever(where: str) -> str:
-    """Google's client tries for fifteen minutes where nothing else is said, and says nothing meanwhile."""
+def _with_retry_limit(where: str) -> str:
+    """Add a retry limit to an address of Google's store.
+
+    Its client otherwise retries silently for fifteen minutes.
+    """
     scheme, _, rest = where.partition("://")
     if scheme not in ("gs", "gcs") or _RETRY_LIMIT in rest.partition("?")[2]:
         return where
@@ -138,6 +143,7 @@ def _not_for_ever(where: str) -> str:
 
 
 def _replace(target: Path, data: bytes) -> None:
+    """Write a local file atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
@@ -151,5 +157,6 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's text."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

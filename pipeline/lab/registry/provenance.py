@@ -1,4 +1,4 @@
-"""Where a model comes from: the code that trained it, and the recordings that it was trained on."""
+"""Provenance of models: the version of the code that trained them, and a fingerprint of the recordings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 @cache
 def code_version() -> str:
-    """The program's version and eight digits of the SHA-256 of its sources: the same digits, the same code."""
+    """Return the program's version and eight digits of the SHA-256 of its sources; equal digits mean equal code."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for name, file in sorted(_sources(resources.files("tocsin") / room, room)):
@@ -28,6 +28,7 @@ def code_version() -> str:
 
 
 def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Yield (path, file) of all Python sources below a folder."""
     for entry in folder.iterdir():
         name = f"{path}/{entry.name}"
         if entry.is_dir():
@@ -37,10 +38,10 @@ def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]
 
 
 def fingerprint_of(folders: Iterable[Path]) -> str:
-    """SHA-256 over the sorted SHA-256s of the recordings' files: whatever they are called, in whatever order.
+    """Return a SHA-256 over the sorted SHA-256s of the recordings' files; their names and order do not matter.
 
     Args:
-        folders: recordings. Verdicts in them do not count: they are answers, not data.
+        folders: recordings. Verdict files in them are left out, because they are answers and not data.
     """
     digests = sorted(
         _digest_of(file)
@@ -52,6 +53,7 @@ def fingerprint_of(folders: Iterable[Path]) -> str:
 
 
 def _digest_of(file: Path) -> bytes:
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with file.open("rb") as data:
         while chunk := data.read(_CHUNK_BYTES):

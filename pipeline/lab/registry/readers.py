@@ -1,4 +1,4 @@
-"""Who reads the models of which detector: what a registry takes in or promotes, this program has read once."""
+"""Readers of each detector's models, with which a registry checks what it stores or promotes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tocsin.schemas.reasons import ModelRefusal
 
 
 class Reader(NamedTuple):
-    """How one detector's models are read.
+    """The reader of one detector's models.
 
     Attributes:
-        format: the newest that is read: name, "/", number.
-        read: raises ``ModelRefusedError`` where a payload is no such model.
+        format: newest format that is read: name, "/", number.
+        read: function that raises ``ModelRefusedError`` if a payload is no such model.
     """
 
     format: str
@@ -30,14 +30,14 @@ READERS: Final[Mapping[str, Reader]] = {
     "entropy": Reader(entropy_file.FORMAT_NAME, entropy_file.decode_entropy),
     "bilstm": Reader(bilstm_file.FORMAT_NAME, bilstm_file.decode_bilstm),
 }
-"""Detector -> its reader. Of other detectors a registry keeps bytes."""
+"""Detector -> reader of its models. Models of other detectors are stored unchecked."""
 
 
 def check_readable(card: ModelCard, payload: bytes) -> None:
-    """Return if a model is one of its detector; also if nobody here knows the detector, or it has no payload.
+    """Check that a model can be read by its detector; passes if the detector is unknown or there is no payload.
 
     Raises:
-        ModelRefusedError: it is of another format, or of one after this program's, or cannot be read.
+        ModelRefusedError: the model has another or a newer format, or cannot be read.
     """
     own = READERS.get(card.detector)
     if own is None or (card.is_own and not payload):

@@ -3,12 +3,12 @@
 Layout::
 
     REGISTRY/DETECTOR/VERSION/model.bin      the payload, exactly the bytes that are announced
-    REGISTRY/DETECTOR/VERSION/card.json      ``ModelCard``; written last: what has none is not there yet
-    REGISTRY/DETECTOR/VERSION/refused.json   only where somebody marked it as not to be used
+    REGISTRY/DETECTOR/VERSION/card.json      ``ModelCard``; written last, so a version without it is incomplete
+    REGISTRY/DETECTOR/VERSION/refused.json   only if somebody marked the version as not to be used
     REGISTRY/DETECTOR/current.json           which version was promoted, when, on what figures
 
-Models and cards are written once and never changed; ``current.json`` is replaced whole. So readers need no
-lock, and of two who promote at once the later one wins.
+Models and cards are written once and never changed; ``current.json`` is replaced atomically. So readers need no
+lock, and of two concurrent promotions the later one wins.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _LOG = logging.getLogger("tocsin.registry")
 CURRENT_FILE: Final = "current.json"
 REFUSED_FILE: Final = "refused.json"
 OnBad = Callable[[RegistryError], None]
-"""Told of each version that cannot be read."""
+"""Callback with the error of each version that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """``current.json``.
+    """The content of ``current.json``: which version of a detector was promoted.
 
     Attributes:
-        version: the current one.
-        promoted_at: UTC, ISO 8601.
-        previous: the one before, None: nothing was promoted before.
-        figures: what it was promoted on.
+        version: current version.
+        promoted_at: time of the promotion, UTC, ISO 8601.
+        previous: version that was current before, None for none.
+        figures: figures of the comparison that led to the promotion.
     """
 
     version: str
@@ -70,10 +70,10 @@ class Promotion:
 
 
 class Registry:
-    """Models of all detectors; with those that ship with the program, as version ``builtin``."""
+    """The stored models of all detectors, together with the built-in ones as version ``builtin``."""
 
     def __init__(self, files: Files, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """Work on these files, with this clock."""
+        """Use these files; ``now_ns`` returns the time."""
         self._files = files
         self._now_ns = now_ns
 
@@ -82,31 +82,31 @@ class Registry:
         """Open a folder or an address (``s3://``, ``gs://``, ``file://``); one that does not exist yet is empty.
 
         Raises:
-            ConfigError: it is neither.
+            ConfigError: the text is neither.
         """
         return cls(Files.open(where), now_ns)
 
     @property
     def where(self) -> str:
-        """The place, as the user named it."""
+        """The place as the user named it."""
         return self._files.where
 
     # -- models ----------------------------------------------------------------------------------
 
     def add(self, card: ModelCard, payload: bytes) -> ModelCard:
-        """Put a model in, and return its card with version and hash.
+        """Store a model and return its card with version and hash.
 
-        The same payload a second time is the first one: its card is returned, also where it was refused.
+        If the same payload is stored already, that version's card is returned, even if it is marked as refused.
 
         Args:
             card: without version and hash.
-            payload: the model.
+            payload: the model's bytes.
 
         Raises:
-            ConfigError: the payload is empty, too large, or stands there in another format.
-            FieldError: a field of the card is wrong.
-            ModelRefusedError: the detector cannot read its model (``readers``: of those that are known here).
-            RegistryError: the place cannot be written, or another model has this very version.
+            ConfigError: the payload is empty or too large, or is stored under another format.
+            FieldError: a field of the card is invalid.
+            ModelRefusedError: the detector cannot read the model (checked if the detector is known, see ``readers``).
+            RegistryError: the place cannot be written, or another model has the same version.
         """
         if not 0 < len(payload) <= MAX_MODEL_BYTES:
             raise ConfigError("model", f"{len(payload)} bytes", f"1 to {MAX_MODEL_BYTES} bytes")
@@ -116,7 +116,7 @@ class Registry:
             if other.content_hash == whole.content_hash and other.version != BUILTIN:
                 if other.format != whole.format:
                     raise ConfigError("format", whole.format, f"{other.format}, as {other.version} of the same bytes")
-                self._mend(other, payload)
+                self._repair(other, payload)
                 return other
             if other.version == whole.version:
                 text = "another model whose SHA-256 begins alike stands there: train with another seed"
@@ -125,8 +125,8 @@ class Registry:
         self._files.write(f"{_folder(whole)}/{CARD_FILE}", write_card(whole))
         return whole
 
-    def _mend(self, card: ModelCard, payload: bytes) -> None:
-        """Write a model's bytes again where those that stand there are damaged."""
+    def _repair(self, card: ModelCard, payload: bytes) -> None:
+        """Write a model's bytes again if the stored ones are damaged."""
         try:
             self.payload(card.detector, card.version)
         except RegistryError as error:
@@ -135,11 +135,11 @@ class Registry:
             self._files.write(f"{_folder(card)}/{MODEL_FILE}", payload)
 
     def cards(self, detector: str | None = None, on_bad: OnBad | None = None) -> list[ModelCard]:
-        """All models, those that ship with the program first, then by day of training.
+        """Return the cards of all models, built-in ones first, then by day of training.
 
         Args:
-            detector: only its models.
-            on_bad: told of each version that cannot be read; None: a warning in the log.
+            detector: only the models of this detector; None for all.
+            on_bad: called with the error of each version that cannot be read; None: it is logged.
 
         Raises:
             RegistryError: the place itself cannot be read.
@@ -161,10 +161,10 @@ class Registry:
         return found
 
     def card(self, detector: str, version: str) -> ModelCard:
-        """One model's card.
+        """Return the card of one model.
 
         Raises:
-            RegistryError: there is none, or it cannot be read.
+            RegistryError: the model does not exist, or its card cannot be read.
         """
         if version == BUILTIN:
             own = builtin_cards().get(detector)
@@ -173,10 +173,10 @@ class Registry:
         return card if card is not None else self._missing(detector, version)
 
     def payload(self, detector: str, version: str) -> bytes:
-        """One model's bytes, as its card names them; none for a detector's own settings.
+        """Return the bytes of one model, checked against its card; b"" for a detector's default settings.
 
         Raises:
-            RegistryError: there is no such model, or its bytes are damaged.
+            RegistryError: the model does not exist, or its bytes are damaged.
         """
         card = self.card(detector, version)
         if version == BUILTIN:
@@ -185,11 +185,11 @@ class Registry:
         return checked(self._files.read(name, MAX_MODEL_BYTES) or b"", card, self._files.path(name))
 
     def readable(self, detector: str, version: str) -> bytes:
-        """One model's bytes, which its detector can read; none for a detector's own settings.
+        """Return the bytes of one model after checking that its detector can read them; b"" for its default settings.
 
         Raises:
-            RegistryError: there is no such model, or its bytes are damaged.
-            ModelRefusedError: they are those of its card, and no model of its detector.
+            RegistryError: the model does not exist, or its bytes are damaged.
+            ModelRefusedError: the bytes are no model of the detector.
         """
         payload = self.payload(detector, version)
         try:
@@ -199,7 +199,7 @@ class Registry:
         return payload
 
     def _card(self, detector: str, version: str) -> ModelCard | None:
-        """The card of a folder, None: nobody has finished writing it."""
+        """Return the card in a version's folder, None if the version is incomplete."""
         name = f"{detector}/{version}/{CARD_FILE}"
         data = self._files.read(name, MAX_CARD_BYTES)
         if data is None:
@@ -214,6 +214,7 @@ class Registry:
         return card
 
     def _missing(self, detector: str, version: str) -> NoReturn:
+        """Raise the error for a model that does not exist; it lists the versions that do."""
         there = [card.version for card in self.cards(detector)]
         text = f"no such model in {self.where}"
         text += f": {detector} has {', '.join(there)}" if there else f", and none of {detector}"
@@ -222,7 +223,7 @@ class Registry:
     # -- which one is used -----------------------------------------------------------------------
 
     def current(self, detector: str) -> ModelCard | None:
-        """The card of the promoted version, None: nothing was ever promoted.
+        """Return the card of the promoted version, None if nothing was ever promoted.
 
         Raises:
             RegistryError: ``current.json`` or the card cannot be read.
@@ -231,7 +232,7 @@ class Registry:
         return None if promotion is None else self.card(detector, promotion.version)
 
     def in_use(self, detector: str) -> ModelCard | None:
-        """The card of the current version: what was promoted, else what ships, None: nothing ships either.
+        """Return the card of the promoted version, else of the built-in one; None if there is none.
 
         Raises:
             RegistryError: ``current.json`` or the card cannot be read.
@@ -240,7 +241,7 @@ class Registry:
         return builtin_cards().get(detector) if current is None else current
 
     def promotion(self, detector: str) -> Promotion | None:
-        """Which version was promoted, None: nothing ever.
+        """Return which version was promoted, None if none ever was.
 
         Raises:
             RegistryError: ``current.json`` cannot be read.
@@ -256,19 +257,19 @@ class Registry:
             raise RegistryError(RegistryRefusal.CARD_UNREADABLE.value, name, str(error)) from error
 
     def promote(self, detector: str, version: str, figures: Mapping[str, Any], *, is_forced: bool = False) -> Promotion:
-        """Make a version the current one; nothing is compared here (``pipeline.registry.comparison`` does).
+        """Make a version the current one, without comparing it (``comparison`` does that).
 
         Args:
-            detector: whose.
-            version: which; ``builtin``: back to what ships with the program.
-            figures: what it is promoted on, for those who come later.
-            is_forced: also over a ``current.json`` that cannot be read; then nobody knows the previous version.
+            detector: the detector.
+            version: version to promote; ``builtin`` for the built-in model.
+            figures: figures that led to the promotion, stored for later reference.
+            is_forced: whether to replace a ``current.json`` that cannot be read; the previous version is then unknown.
 
         Raises:
-            RegistryError: there is no such model, or it is damaged or marked as refused, or what was current
-                cannot be read.
-            ModelRefusedError: its detector cannot read it.
-            FieldError: the figures are no JSON.
+            RegistryError: the model does not exist, is damaged or marked as refused, or ``current.json`` cannot be
+                read.
+            ModelRefusedError: the detector cannot read the model.
+            FieldError: the figures cannot be written as JSON.
         """
         self.readable(detector, version)
         self.check_not_refused(detector, version)
@@ -279,15 +280,15 @@ class Registry:
                 raise
             before = None
         new = Promotion(version, self._now(), None if before is None else before.version, figures)
-        told = {"promoted_at": new.promoted_at, "previous": new.previous, "figures": new.figures}
-        self._write(f"{detector}/{CURRENT_FILE}", {"version": version, **told})
+        fields = {"promoted_at": new.promoted_at, "previous": new.previous, "figures": new.figures}
+        self._write(f"{detector}/{CURRENT_FILE}", {"version": version, **fields})
         return new
 
     def check_unchanged(self, detector: str, before: Promotion | None) -> None:
-        """Return if nobody promoted anything since; a comparison takes minutes.
+        """Check that a detector's promotion is still ``before``, because a comparison takes minutes.
 
         Raises:
-            RegistryError: somebody did.
+            RegistryError: something was promoted since.
         """
         after = self.promotion(detector)
         if after != before:
@@ -297,10 +298,10 @@ class Registry:
             raise RegistryError(RegistryRefusal.PROMOTED_MEANWHILE.value, where, text)
 
     def refuse(self, detector: str, version: str, reason: str) -> None:
-        """Mark a version: from now on nobody promotes or announces it. Engines that use it go on with it.
+        """Mark a version as not to be promoted or announced; engines that already use it continue to.
 
         Raises:
-            RegistryError: there is no such model, or it is part of the program.
+            RegistryError: the model does not exist, or is built in.
         """
         card = self.card(detector, version)
         if version == BUILTIN:
@@ -309,7 +310,7 @@ class Registry:
         self._write(f"{_folder(card)}/{REFUSED_FILE}", {"reason": reason, "at": self._now()})
 
     def refusal(self, detector: str, version: str) -> str | None:
-        """Why a version was marked as refused, None: it was not.
+        """Return why a version was marked as refused, None if it was not.
 
         Raises:
             RegistryError: the mark cannot be read.
@@ -322,10 +323,10 @@ class Registry:
             raise RegistryError(RegistryRefusal.CARD_UNREADABLE.value, self._files.path(name), str(error)) from error
 
     def check_not_refused(self, detector: str, version: str) -> None:
-        """Return if a version may be used.
+        """Check that a version is not marked as refused.
 
         Raises:
-            RegistryError: it is marked as refused.
+            RegistryError: it is marked.
         """
         reason = self.refusal(detector, version)
         if reason is not None:
@@ -333,6 +334,7 @@ class Registry:
             raise RegistryError(RegistryRefusal.MARKED_REFUSED.value, f"{detector} {version}", text)
 
     def _object(self, name: str) -> ObjectReader | None:
+        """Return a reader of a JSON file, None if it does not exist."""
         data = self._files.read(name, MAX_CARD_BYTES)
         if data is None:
             return None
@@ -342,15 +344,19 @@ class Registry:
             raise RegistryError(RegistryRefusal.CARD_UNREADABLE.value, self._files.path(name), str(error)) from error
 
     def _write(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write a JSON file."""
         self._files.write(name, dump_json(values, "file") + b"\n")
 
     def _now(self) -> str:
+        """Return the present time as UTC, ISO 8601."""
         return datetime.fromtimestamp(self._now_ns() // NS_PER_SECOND, UTC).isoformat()
 
 
 def _folder(card: ModelCard) -> str:
+    """Return the folder of a version, relative to the registry."""
     return f"{card.detector}/{card.version}"
 
 
 def _warn(error: RegistryError) -> None:
+    """Log a version that cannot be read."""
     _LOG.warning("a model of the registry cannot be read", extra={"file": error.file, "error": str(error)})

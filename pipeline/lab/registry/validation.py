@@ -1,7 +1,7 @@
-"""Two models on the same recordings: the figures that a promotion stands on.
+"""Comparison of two models on the same recordings, as the basis of a promotion.
 
-What running engines use is replayed by the engine itself, beside the current models of the other detectors:
-so the figures are those of what will run. What judges recordings only is run over them, as a backtest does.
+Models that running engines use are replayed by the engine itself, together with the current models of the other
+detectors, so that the figures are those of what will run. Models that judge recordings only are run as in a backtest.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ def validate(
     cards: tuple[ModelCard | None, ModelCard],
     folders: Sequence[Path],
     mapper: Executor,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Comparison:
-    """Judge recordings with the current model and with a new one, and compare.
+    """Judge recordings with the current model and with a new one, and compare the scores.
 
     Args:
-        registry: has both.
-        cards: of the current model, and of the one that may take its place; None: there is no current one, or it
-            cannot be read.
-        folders: recordings, each with its truth.
-        mapper: shares the recordings out.
-        told: progress.
+        registry: registry that holds both models.
+        cards: cards of the current model (None: there is none, or it cannot be read) and of the new one.
+        folders: folders of recordings, each with its truth.
+        mapper: distributes the recordings to processes.
+        on_progress: called with the progress.
 
     Raises:
-        ConfigError: nobody here can run such a model.
+        ConfigError: the detector's models cannot be run here.
         RecordingError: a recording cannot be read, or has no truth.
         RegistryError: a model is damaged.
         ModelRefusedError: a model cannot be used.
@@ -52,15 +51,15 @@ def validate(
         raise ConfigError("DETECTOR", detector, f"one of {' '.join(sorted(MODELS))}: nothing here runs its models")
     detectors = OURS if detector in ENGINE_DETECTORS else detector
     others = [name for name in ENGINE_DETECTORS if detectors == OURS and name != detector]
-    beside = _payloads(registry, [registry.in_use(name) for name in others])
-    models = tuple({**beside, **_payloads(registry, [card])} for card in cards if card is not None)
+    other_models = _payloads(registry, [registry.in_use(name) for name in others])
+    models = tuple({**other_models, **_payloads(registry, [card])} for card in cards if card is not None)
     for one in models:
         runner_of(detectors, one)  # said at once, and not once a recording
-    scores = run_heats(folders, detectors, models, mapper, told)
+    scores = run_heats(folders, detectors, models, mapper, on_progress)
     return compare(None if used is None else [one[0] for one in scores], [one[-1] for one in scores])
 
 
 def _payloads(registry: Registry, cards: Sequence[ModelCard | None]) -> dict[str, bytes]:
-    """Of those that are not a detector's own settings."""
+    """Return detector -> payload of these models, without default settings."""
     wanted = [card for card in cards if card is not None and not card.is_own]
     return {card.detector: registry.payload(card.detector, card.version) for card in wanted}

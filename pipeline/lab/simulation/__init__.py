@@ -1,1 +1,1 @@
-"""Recordings with truth: drawn jobs, drawn faults, and what must not be accused."""
+"""Simulated recordings with truth: random jobs, random faults, and benign disturbances that must not be accused."""

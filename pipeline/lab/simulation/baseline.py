@@ -1,9 +1,8 @@
-"""The plain detector that every table shows beside ours: if it scores well, the data is too easy.
+"""The plain baseline detector, shown beside ours in every table; if it scores well, the data is too easy.
 
-Each host's metrics (mean of its GPUs) over 10 s, against the median of the hosts of
-the same pipeline stage, its own usual deviation removed, in units of the peers'
-scatter; the host that is furthest out in three windows in a row, each time above the
-threshold, is accused.
+Each host's metrics (mean over its GPUs) over 10 s are compared with the median of the hosts of the same pipeline
+stage. The host's own usual deviation is subtracted, and the rest is divided by the peers' spread. A host that is the
+furthest out in three consecutive windows, each time above the threshold, is accused.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BaselineConfig:
-    """The plain detector's settings.
+    """Settings of the plain detector.
 
     Attributes:
-        z_threshold: alarm line.
-        window_seconds: samples are averaged over this.
-        streak_count: windows in a row.
-        bias_count: past windows that the own deviation is taken from.
-        least_bias_count: nobody is judged by fewer.
-        floor_ratio: least scatter, relative to the metric's largest value.
+        z_threshold: alarm line for the deviation in spreads.
+        window_seconds: length of a window, over which samples are averaged.
+        streak_count: consecutive windows above the line.
+        bias_count: past windows from which a host's own deviation is taken.
+        least_bias_count: least number of past windows before a host is judged.
+        floor_ratio: least spread, relative to the metric's largest value.
     """
 
     z_threshold: float = 7.0
@@ -43,10 +42,10 @@ class BaselineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """A host that was accused.
+    """A host that the plain detector accuses.
 
     Attributes:
-        host: its name.
+        host: name of the host.
         detected_ns: end of the window that completed the streak.
     """
 
@@ -55,26 +54,33 @@ class Accusation:
 
 
 def accusations(recording: Recording, config: BaselineConfig = BaselineConfig()) -> list[Accusation]:  # frozen
-    """The hosts that the plain detector accuses, each once, in order of time."""
+    """Return the hosts that the plain detector accuses in a recording, each once, in order of time."""
     scores, hosts = streak_scores(recording, config)
     return first_above(scores, hosts, recording.manifest.start_ns, config)
 
 
 def comparable_count(recording: Recording) -> int:
-    """Machines of the largest pipeline stage that tell a number: fewer than three are not judged."""
+    """Return the number of machines with samples in the largest pipeline stage; fewer than three are not judged."""
     table = recording.tables.get("host_metrics")
     if table is None or not isinstance(host := table["host"], Text):
         return 0
-    told = [np.isfinite(np.asarray(table[name], np.float64)) for name in METRIC_NAMES if name in table]
-    if not told:
+    has_value = [np.isfinite(np.asarray(table[name], np.float64)) for name in METRIC_NAMES if name in table]
+    if not has_value:
         return 0
-    some = np.unique(host.codes[np.any(told, axis=0) & (host.codes >= 0)])
+    some = np.unique(host.codes[np.any(has_value, axis=0) & (host.codes >= 0)])
     stages = _stages(recording.tables.get("topology"), host.words)[some]
     return int(np.unique(stages, return_counts=True)[1].max(initial=0))
 
 
 def first_above(scores: Floats, hosts: tuple[str, ...], start_ns: int, config: BaselineConfig) -> list[Accusation]:
-    """Each host's first streak above the threshold."""
+    """Return each host's first streak above the threshold.
+
+    Args:
+        scores: result of ``streak_scores``.
+        hosts: host of each column.
+        start_ns: start of the recording.
+        config: threshold and window length.
+    """
     above = scores >= config.z_threshold
     window_ns = round(config.window_seconds * NS_PER_SECOND)
     firsts = {hosts[index]: int(above[:, index].argmax()) for index in np.flatnonzero(above.any(axis=0))}
@@ -83,7 +89,10 @@ def first_above(scores: Floats, hosts: tuple[str, ...], start_ns: int, config: B
 
 
 def streak_scores(recording: Recording, config: BaselineConfig) -> tuple[Floats, tuple[str, ...]]:
-    """(windows, hosts): the lowest score of the last windows, of the metric where that is highest."""
+    """Return the streak score of each host in each window, shape (windows, hosts), and the hosts.
+
+    It is the lowest score of the last ``streak_count`` windows, for the metric where that is highest.
+    """
     table = recording.tables["host_metrics"]
     host = table["host"]
     assert isinstance(host, Text)  # noqa: S101  # for the type checker: the format says so
@@ -107,7 +116,7 @@ def streak_scores(recording: Recording, config: BaselineConfig) -> tuple[Floats,
 
 
 def _window_means(values: NDArray[np.float32], cell: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
-    """(windows, hosts): means of what is a number; a window without samples is filled from the one before."""
+    """Return means over windows, shape (windows, hosts); a window without samples repeats the one before."""
     there = np.isfinite(values)
     sums = np.bincount(cell[there], values[there].astype(np.float64), shape[0] * shape[1])
     counts = np.bincount(cell[there], minlength=shape[0] * shape[1])
@@ -117,7 +126,7 @@ def _window_means(values: NDArray[np.float32], cell: NDArray[np.int64], shape: t
 
 
 def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int64]:
-    """The pipeline stage of each host, 0 where nobody knows."""
+    """Return the pipeline stage of each host, 0 if unknown."""
     stages = np.zeros(len(hosts), np.int64)
     if topology is not None and "pp" in topology and isinstance(topology["host"], Text):
         place = {name: index for index, name in enumerate(hosts)}
@@ -128,7 +137,10 @@ def _stages(topology: Columns | None, hosts: tuple[str, ...]) -> NDArray[np.int6
 
 
 def _scores(means: Floats, stages: NDArray[np.int64], config: BaselineConfig) -> Floats:
-    """(windows, hosts): how far the host that is furthest from its peers is, beyond its usual distance; others 0."""
+    """Return the scores of one metric, shape (windows, hosts).
+
+    In each window only the host furthest from its peers, beyond its usual distance, has a score; all others have 0.
+    """
     scores = np.zeros(means.shape)
     lead = config.least_bias_count + config.streak_count
     if len(means) <= lead:

@@ -1,4 +1,7 @@
-"""What looks like a fault and is none: nobody may be accused of these."""
+"""Benign disturbances: simulated effects that look like faults and are none, so that nobody may be accused.
+
+Each function draws one disturbance for a job (``shape``) of a recording of ``seconds``, and returns its parts.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ from tocsin.pipeline.lab.simulation.shape import SimulatedShape, compute_level
 
 
 def _span(draw: Draw, at: float, low_seconds: float, high_seconds: float) -> Envelope:
-    """A disturbance that comes and goes."""
+    """Draw the envelope of a temporary disturbance."""
     length = draw.log_uniform(low_seconds, high_seconds)
     shape = draw.pick(("sudden", "linear"))
     return Envelope(at, at + length, length / 4, "linear" if shape == "linear" else "sudden")
 
 
 def checkpoint(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """Everybody is idle every some minutes; those that write are busy longer."""
+    """Draw periodic checkpoints: all ranks pause every few minutes, the writing ones longer."""
     period, length = draw.log_band(120.0, 900.0), draw.log_band(1.5, 60.0)
     writers: tuple[int, ...] = ()
     if draw.chance(0.4):  # one replica writes
@@ -44,7 +47,7 @@ def checkpoint(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
 
 
 def upload(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """One host sends checkpoints away in the background: traffic and CPU for minutes, no slower steps."""
+    """Draw background uploads of one host: more traffic and CPU for minutes, no slower steps."""
     hosts = (draw.index(shape.host_count),)
     period, length = draw.log_band(180.0, 1200.0), draw.log_band(5.0, 60.0)
     traffic, cpu = draw.log_band(1e7, 1e9), draw.band(0.002, 0.06)
@@ -59,14 +62,14 @@ def upload(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
 
 
 def evaluation(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
-    """Everybody computes forward only for a while."""
+    """Draw evaluations: all ranks compute forward passes only for a while."""
     announced = draw.chance(0.6)
     length = draw.log_band(8.0, 150.0)
     return [Break(at, "evaluation", length, announced=announced) for at in draw.times(seconds, per_hour=3.0)]
 
 
 def jitter(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """Hosts or ranks stand still for some seconds, now and then another."""
+    """Draw short stalls: single hosts or ranks pause for some seconds, each time others."""
     parts: list[Part] = []
     per_hour = draw.log_uniform(3.0, 60.0) + 0.05 * shape.host_count
     for at in draw.times(seconds, per_hour):
@@ -79,7 +82,7 @@ def jitter(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
 
 
 def garbage_collection(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """Changing ranks pause for parts of a second."""
+    """Draw garbage collections: changing ranks pause for fractions of a second."""
     pause = draw.log_band(0.1, 0.9)
     return [
         Stall((draw.index(shape.rank_count),), at, pause)
@@ -88,7 +91,7 @@ def garbage_collection(draw: Draw, shape: SimulatedShape, seconds: float) -> lis
 
 
 def warm_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """A host is hotter than its peers and as fast: always, or since some time."""
+    """Draw hot hosts: hotter than their peers and as fast, always or from some time on."""
     parts: list[Part] = []
     for _ in range(1 + shape.host_count // 200):
         begin = -1e9 if draw.chance(0.9) else draw.uniform(0.1, 0.8) * seconds
@@ -100,7 +103,7 @@ def warm_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
 
 
 def cpu_daemon(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """A daemon eats CPU for about ten seconds; training goes on as before."""
+    """Draw CPU daemons: CPU use of a host for about ten seconds, without an effect on training."""
     parts: list[Part] = []
     per_hour = draw.log_uniform(3.0, 40.0) + 0.05 * shape.host_count
     for at in draw.times(seconds, per_hour):
@@ -110,7 +113,7 @@ def cpu_daemon(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
 
 
 def agent_restart(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """Samples of a host are missing for some seconds."""
+    """Draw agent restarts: samples of a host are missing for some seconds."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0 + 0.02 * shape.host_count):
         host, gap = draw.index(shape.host_count), draw.log_band(2.0, 24.0)
@@ -122,7 +125,7 @@ def agent_restart(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Par
 
 
 def shared_storage(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """The storage of all is slow: every rank waits for data."""
+    """Draw slow shared storage: every rank waits for data."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0):
         env = _span(draw, at, 15.0, 240.0)
@@ -134,7 +137,7 @@ def shared_storage(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Pa
 
 
 def congestion(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """The network of one minipod is congested: all its hosts see it."""
+    """Draw network congestion of one minipod, seen by all its hosts."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0):
         env = _span(draw, at, 15.0, 240.0)
@@ -153,7 +156,7 @@ def congestion(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
 
 
 def packet_burst(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """One host's network counters jump for some seconds."""
+    """Draw packet bursts: one host's network counters jump for some seconds."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=draw.log_uniform(4.0, 40.0)):
         env = Envelope(at, at + draw.log_uniform(1.0, 12.0))
@@ -165,7 +168,7 @@ def packet_burst(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part
 
 
 def workload_change(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """All ranks change together: longer sequences, another batch size."""
+    """Draw a workload change of all ranks together: longer sequences, another batch size."""
     env = Envelope(draw.uniform(0.2, 0.8) * seconds)
     every = tuple(range(shape.rank_count))
     parts: list[Part] = [PlannedSlowdown(every, draw.log_band(1.05, 1.8), env)]
@@ -174,7 +177,7 @@ def workload_change(draw: Draw, shape: SimulatedShape, seconds: float) -> list[P
 
 
 def odd_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
-    """A host has always been different: more CPU, less power, another firmware."""
+    """Draw hosts that differ from the start: more CPU, less power, another firmware."""
     parts: list[Part] = []
     always = Envelope(-1e9)
     for _ in range(1 + shape.host_count // 100):
@@ -187,7 +190,7 @@ def odd_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  
 
 
 def side_job(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
-    """Something harmless runs on one host for minutes: a little more CPU and memory, no slower steps."""
+    """Draw harmless side jobs: a little more CPU and memory on one host for minutes, no slower steps."""
     parts: list[Part] = []
     for at in draw.times(seconds, per_hour=2.0):
         env = _span(draw, at, 30.0, 300.0)
@@ -203,7 +206,7 @@ Innocent = Callable[[Draw, SimulatedShape, float], list[Part]]
 
 
 def _of_the_shape(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
-    """Nothing to play: ``draw_shape`` made the job so."""
+    """Return no parts, because ``draw_shape`` built the disturbance into the job."""
     return []
 
 
@@ -229,7 +232,7 @@ INNOCENTS: Mapping[str, Innocent] = {
     },
     **dict.fromkeys(("lost_samples", "clock_offset", "stage_load", "data_skew"), _of_the_shape),
 }
-"""Name -> its draw. The last four are traits of the job."""
+"""Name -> function that draws the disturbance. The last four are properties of the job."""
 
 _SHARES = {
     "checkpoint": 0.5,
@@ -247,11 +250,11 @@ _SHARES = {
     "odd_host": 0.3,
     "side_job": 0.04,
 }
-"""In which share of the cases each is there."""
+"""Name -> share of the cases that have the disturbance."""
 
 
 def draw_innocents(draw: Draw, shape: SimulatedShape, seconds: float, must: str | None = None) -> Plan:
-    """Some of them, ``must`` for certain."""
+    """Draw a random set of disturbances as a plan; ``must``: one that is always included."""
     parts: list[Part] = []
     names: list[str] = []
     for name, share in _SHARES.items():
@@ -263,7 +266,7 @@ def draw_innocents(draw: Draw, shape: SimulatedShape, seconds: float, must: str 
 
 
 def _traits(shape: SimulatedShape) -> list[str]:
-    """The disturbances that the job's shape carries."""
+    """Return the names of disturbances that are built into the job."""
     found = {
         "lost_samples": shape.lost_ratio > 0.0,
         "clock_offset": float(abs(shape.clock_offset_seconds).max()) > 0.02,

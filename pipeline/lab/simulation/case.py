@@ -1,4 +1,4 @@
-"""A case: a drawn job and what happens to it, as a recording or as a stream of slices."""
+"""Simulated cases: a random job and what happens to it, as a recording or as a stream of slices."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 HEALTHY = "healthy"
 KINDS = (HEALTHY, *FAULTS, *INNOCENTS)
-"""What ``kind`` may be: no fault; this fault; no fault, and this disturbance for certain."""
+"""Kinds of a case: no fault; a named fault; or no fault and a named disturbance for certain."""
 
 _BLOCK_CELLS = 400_000
-"""Samples made at once: many slices of a small job, one of a large one."""
+"""Samples generated at once: many slices of a small job, one of a large one."""
 _AHEAD_SECONDS = 1.0
-"""Steps are played this far ahead of the samples: clocks differ by less."""
+"""How far steps are simulated ahead of the samples, because hosts' clocks differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case; iterating it twice gives the same bytes.
+    """One simulated case; iterating it twice gives the same bytes.
 
     Attributes:
-        seed: it was drawn from.
-        half: range of parameters.
+        seed: seed from which it was drawn.
+        half: half of the parameter ranges.
         kind: fault kind, or ``healthy``.
         shape: the job.
-        plan: what happens.
+        plan: faults and disturbances.
         slice_count: its length in slices.
     """
 
@@ -67,14 +67,15 @@ class Case:
 
     @property
     def end_ns(self) -> int:
-        """First instant after the case."""
+        """First instant after the case, Unix nanoseconds."""
         return self.shape.start_ns + self.slice_count * self.shape.slice_ns
 
     def truth(self) -> Mapping[str, Any]:
-        """``truth.json``."""
+        """Return the content of ``truth.json``."""
         return {"faults": [self._fault(truth) for truth in self.plan.truths]}
 
     def _fault(self, truth: Truth) -> Mapping[str, Any]:
+        """Return one fault as an object of ``truth.json``."""
         start = self.shape.start_ns
         end_ns = self.end_ns
         if not np.isinf(truth.end_seconds):
@@ -88,7 +89,7 @@ class Case:
         }
 
     def manifest(self) -> Manifest:
-        """``manifest.json``."""
+        """Return the manifest of the recording."""
         notes = {
             "simulated": {
                 "seed": self.seed,
@@ -101,26 +102,32 @@ class Case:
         return Manifest(shape.job_id, 0, shape.start_ns, self.end_ns, shape.tick_seconds, notes)
 
     def user_metrics(self) -> Mapping[str, Mapping[str, Any]]:
-        """``metrics.json``."""
+        """Return the content of ``metrics.json``: the user metric, if the recording has it."""
         if USER_METRIC.name not in self.shape.metrics:
             return {}
         metric = USER_METRIC
-        told = {"unit": "seconds", "min": metric.low, "max": metric.high, "bad": metric.bad, "scope": metric.scope}
-        return {metric.name: told}
+        description = {
+            "unit": "seconds",
+            "min": metric.low,
+            "max": metric.high,
+            "bad": metric.bad,
+            "scope": metric.scope,
+        }
+        return {metric.name: description}
 
     def chunks(self) -> Iterator[Recording]:
-        """The recording slice by slice; topology and groups are in the first one only.
+        """Yield the recording slice by slice; topology and groups are in the first one only.
 
-        Memory is bounded by the job's size, not by the case's length.
+        Memory depends on the job's size and not on the case's length.
         """
         return _CaseRun(self).chunks()
 
     def parts(self) -> Iterator[CasePart]:
-        """The same before rows are made of the metrics: for those who want the means of each slice only."""
+        """Yield the slices with metrics as matrices instead of rows, for users who need only means."""
         return _CaseRun(self).parts()
 
     def recording(self) -> Recording:
-        """The whole recording: all chunks, one after the other."""
+        """Return the whole recording: all chunks joined."""
         tables: dict[str, list[Columns]] = {}
         for chunk in self.chunks():
             for name, columns in chunk.tables.items():
@@ -131,13 +138,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CasePart:
-    """One metric slice of a case.
+    """One metric slice of a case, with metrics as matrices.
 
     Attributes:
-        start_ns: its begin.
-        matrices: samples of this slice, and of others.
-        first_index: the slice's first tick in the matrices.
-        tables: all of the slice's tables but ``host_metrics``.
+        start_ns: begin of the slice.
+        matrices: samples of this slice and its neighbours.
+        first_index: index of the slice's first tick in the matrices.
+        tables: all tables of the slice except ``host_metrics``.
     """
 
     start_ns: int
@@ -147,7 +154,7 @@ class CasePart:
 
 
 class _CaseRun:
-    """One pass over a case."""
+    """One iteration over a case."""
 
     def __init__(self, case: Case) -> None:
         self._case, shape = case, case.shape
@@ -160,6 +167,7 @@ class _CaseRun:
         self._spans: list[Span] = []
 
     def chunks(self) -> Iterator[Recording]:
+        """Yield the recording slice by slice."""
         case, shape = self._case, self._case.shape
         for part in self.parts():
             tables = dict(part.tables)
@@ -169,6 +177,7 @@ class _CaseRun:
             yield Recording(manifest, tables, case.user_metrics(), case.truth())
 
     def parts(self) -> Iterator[CasePart]:
+        """Yield the slices with metrics as matrices."""
         case, shape = self._case, self._case.shape
         ticks = shape.slice_ticks
         at_once = max(1, min(24, _BLOCK_CELLS // (shape.rank_count * len(GPU_METRICS) * ticks)))
@@ -177,6 +186,7 @@ class _CaseRun:
             yield from self._block(first, count)
 
     def _block(self, first: int, count: int) -> Iterator[CasePart]:
+        """Yield ``count`` slices from the ``first`` on, generated together."""
         shape = self._case.shape
         ticks, tick = shape.slice_ticks, shape.tick_seconds
         end_seconds = (first + count) * ticks * tick
@@ -201,7 +211,7 @@ class _CaseRun:
 
 
 def case_seed(seed: int, index: int) -> int:
-    """The seed of the case with this index in a set; sets of different seeds share no case."""
+    """Return the seed of the case with this index in a set; sets of different seeds share no case."""
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
 
 
@@ -213,17 +223,17 @@ def draw_case(
     *,
     duration_seconds: float | None = None,
 ) -> Case:
-    """Draw one case.
+    """Draw one random case.
 
     Args:
         seed: the same seed and arguments give the same bytes.
-        hosts: machines, or the range that their number is drawn from.
-        kind: one of ``KINDS``; None: some fault, by the shares of ``SHARES``.
-        ranges: which half of the parameter ranges.
-        duration_seconds: length; None: drawn, 10 to 25 minutes. Rounded up to whole slices.
+        hosts: number of machines, or the range from which it is drawn.
+        kind: one of ``KINDS``; None: a random fault, by ``SHARES``.
+        ranges: half of the parameter ranges.
+        duration_seconds: length, rounded up to whole slices; None: random, 10 to 25 minutes.
 
     Raises:
-        ConfigError: there is no such kind, or there are fewer than two hosts.
+        ConfigError: the kind is unknown, or there are fewer than two hosts.
     """
     low, high = _checked(hosts, kind, duration_seconds)
     draw = Draw(np.random.SeedSequence([seed, 1, ranges == "held"]), ranges)
@@ -244,6 +254,7 @@ def draw_case(
 
 
 def _checked(hosts: int | tuple[int, int], kind: str | None, duration_seconds: float | None) -> tuple[int, int]:
+    """Return the range of hosts after checking the arguments of ``draw_case``."""
     if kind is not None and kind not in KINDS:
         raise ConfigError("kind", kind, f"one of {', '.join(KINDS)}")
     low, high = (hosts, hosts) if isinstance(hosts, int) else hosts
@@ -255,13 +266,13 @@ def _checked(hosts: int | tuple[int, int], kind: str | None, duration_seconds: f
 
 
 def _host_count(draw: Draw, low: int, high: int) -> int:
-    """Machines: small jobs as often as large ones, most of them a multiple of four."""
+    """Draw the number of machines: small jobs as often as large ones, mostly a multiple of four."""
     count = round(draw.log_uniform(low, high))
     whole = count // 4 * 4
     return whole if draw.chance(0.6) and whole >= low else count
 
 
 def _over_seconds(draw: Draw, plan: Plan) -> float:
-    """When the recorder notices that the job is over; 1e9 where it is not."""
+    """Draw when the recorder notices the job's end, seconds; at least 1e9 if the job does not end."""
     ends: list[float] = [stop.at_seconds + stop.peers_lag_seconds + stop.peers_spread_seconds for stop in plan.of(Stop)]
     return min([1e9, *ends]) + draw.uniform(5.0, 150.0)

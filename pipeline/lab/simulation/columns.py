@@ -1,4 +1,4 @@
-"""Which metrics a recording has."""
+"""Random choice of the metrics that a simulated recording has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METRIC_SETS: dict[str, tuple[str, ...]] = {
         "rdma_bytes_per_second",
     ),
 }
-"""Which metrics a site collects, by how it does."""
+"""Kind of monitoring -> metrics that a site with it collects."""
 
 NEEDED: dict[str, tuple[str, ...]] = {
     "pcie_downgrade": ("pfc_tx_packets_per_second",),
@@ -44,11 +44,11 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "thermal_throttle": ("gpu_temperature_celsius", "gpu_sm_clock_hertz"),
     "warm_host": ("gpu_temperature_celsius",),
 }
-"""Kinds that nothing would show without these metrics."""
+"""Kind of fault or disturbance -> metrics without which nothing would show it."""
 
 
 def draw_columns(draw: Draw, must: str | None) -> tuple[str, ...]:
-    """The metrics that a recording has; ``must``: a kind that it has to be able to show."""
+    """Draw the metrics of a recording; ``must``: a kind that it must be able to show."""
     needed_names = NEEDED.get(must or "", ())
     name = draw.weighted({"all": 0.45, "own": 0.1, "minder": 0.15, "smi": 0.15, "some": 0.15})
     if name != "some":

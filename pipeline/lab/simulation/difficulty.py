@@ -1,8 +1,8 @@
-"""Judges the plain detector on many cases: how hard is this simulator?
+"""Difficulty of the simulator: the score of the plain detector on many cases.
 
-The rules are those of ``tocsin score``: an accusation hits when its host is the
-fault's and it comes between the onset (2 s of tolerance) and 120 s after the fault's
-end; a second one on the same fault counts neither way, any other is false.
+The rules are those of ``tocsin score``. An accusation is a hit if its host is the faulty one and it comes between the
+onset (2 s of tolerance) and 120 s after the fault's end. A second one on the same fault counts neither way; any other
+is false.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tocsin.pipeline.lab.simulation.draw import Half
 from tocsin.schemas.records import NS_PER_SECOND
 
 THRESHOLDS = tuple(float(value) for value in np.round(np.geomspace(3.0, 60.0, 31), 2))
-"""The alarm lines that are tried."""
+"""Alarm lines that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Scored:
 
     Attributes:
         kind: fault kind or ``healthy``.
-        hosts: names.
-        scores: (windows, hosts).
-        start_ns: of the case.
-        machine_days_count: machines times days.
-        suspect: the faulty host, "" = none.
-        onset_ns: of the fault.
-        end_ns: of the fault.
+        hosts: host of each column of ``scores``.
+        scores: streak scores, shape (windows, hosts).
+        start_ns: start of the case.
+        machine_days_count: number of machines times days.
+        suspect: faulty host, "" for none.
+        onset_ns: begin of the fault.
+        end_ns: end of the fault.
     """
 
     kind: str
@@ -54,14 +54,14 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class DifficultyTally:
-    """What came out.
+    """Counts of hits and false accusations over many cases.
 
     Attributes:
-        hit_count: faults found.
-        fault_count: faults.
-        false_count: accusations of the innocent.
-        delays_seconds: onset to detection of those found.
-        machine_days_count: machines times days.
+        hit_count: number of faults found.
+        fault_count: number of faults.
+        false_count: number of accusations of healthy hosts.
+        delays_seconds: time from onset to detection of each fault found.
+        machine_days_count: number of machines times days.
     """
 
     hit_count: int
@@ -72,27 +72,27 @@ class DifficultyTally:
 
     @property
     def precision(self) -> float:
-        """Hits among the accusations."""
+        """Share of the accusations that are hits."""
         return self.hit_count / max(1, self.hit_count + self.false_count)
 
     @property
     def recall(self) -> float:
-        """Hits among the faults."""
+        """Share of the faults that are found."""
         return self.hit_count / max(1, self.fault_count)
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of both."""
+        """Harmonic mean of precision and recall."""
         return 2 * self.hit_count / max(1, self.hit_count + self.false_count + self.fault_count)
 
     @property
     def median_seconds(self) -> float:
-        """Median from onset to detection, NaN without a hit."""
+        """Median time from onset to detection, NaN without a hit."""
         return float(np.median(self.delays_seconds)) if self.delays_seconds else float("nan")
 
 
 def scored(case: Case) -> Scored:
-    """Play a case and score it."""
+    """Simulate a case and score it with the plain detector."""
     recording = case.recording()
     scores, hosts = streak_scores(recording, BaselineConfig())
     faults = case.truth()["faults"]
@@ -104,13 +104,13 @@ def scored(case: Case) -> Scored:
 
 
 def sample(seeds: Iterable[int], hosts: tuple[int, int], half: Half) -> list[Scored]:
-    """For each seed one faulty case and one healthy one."""
+    """Return for each seed one scored faulty case and one scored healthy case."""
     cases = ((seed, kind) for seed in seeds for kind in (None, HEALTHY))
     return [scored(draw_case(seed, hosts, kind, half)) for seed, kind in cases]
 
 
 def tally(cases: Sequence[Scored], threshold: float) -> DifficultyTally:
-    """The plain detector's result at one alarm line."""
+    """Return the plain detector's counts over the cases at one alarm line."""
     config = replace(BaselineConfig(), z_threshold=threshold)
     hits, false, delays = 0, 0, list[float]()
     for case in cases:
@@ -127,17 +127,18 @@ def tally(cases: Sequence[Scored], threshold: float) -> DifficultyTally:
 
 
 def _hits(one: Accusation, case: Scored) -> bool:
+    """Return whether an accusation hits the case's fault."""
     early, late = case.onset_ns - 2 * NS_PER_SECOND, case.end_ns + 120 * NS_PER_SECOND
     return one.host == case.suspect and early <= one.detected_ns <= late
 
 
 def best_threshold(cases: Sequence[Scored]) -> float:
-    """The alarm line with the highest F1 on these cases."""
+    """Return the alarm line with the highest F1 on these cases."""
     return max(THRESHOLDS, key=lambda threshold: tally(cases, threshold).f1)
 
 
 def table(cases: Sequence[Scored], threshold: float) -> str:
-    """Markdown: all, then by kind."""
+    """Return a Markdown table of the results: all cases, then by kind."""
     lines = ["| kind | cases | precision | recall | F1 | median s | false |", "|---|---|---|---|---|---|---|"]
     kinds = sorted({case.kind for case in cases})
     for name in ("all", *kinds):

@@ -1,7 +1,7 @@
-"""What real sites do to telemetry: a recording with losses, wrong clocks, missing metrics, a machine of another make.
+"""Disturbances of recordings as on real sites: lost samples, wrong clocks, missing metrics, a machine of another model.
 
-Functions of a recording, seeded: the same seed gives the same bytes. The truth stays as it is: none of this is a
-fault. What they cost a detector is what ``make bench ARGS=robustness`` shows.
+Functions of a recording and a seed: the same seed gives the same bytes. The truth stays unchanged, because none of
+this is a fault. ``make bench ARGS=robustness`` shows their effect on a detector.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PROFILING_METRICS: Final = (
     "nvlink_bytes_per_second",
     "pcie_bytes_per_second",
 )
-"""What DCGM counts in its profiling module: where another profiler holds the counters, or the driver forbids it, a
-host has none of them."""
+"""Metrics of DCGM's profiling module. A host has none of them if another profiler holds the counters or the driver
+forbids it."""
 OTHER_SKU_FACTORS: Final[Mapping[str, tuple[float, float]]] = {
     "gpu_sm_clock_hertz": (0.7, 0.9),
     "gpu_power_watts": (0.6, 0.85),
@@ -37,14 +37,17 @@ OTHER_SKU_FACTORS: Final[Mapping[str, tuple[float, float]]] = {
     "gpu_sm_active_ratio": (1.02, 1.1),
     "gpu_tensor_active_ratio": (1.02, 1.15),
 }
-"""Another model of GPU at the same speed of steps: lower clock, power and heat, units busier for the same work.
-Ranges from public data sheets (A100 beside H100, PCIe beside SXM), not from measurements."""
+"""Metric -> range of its factor on another GPU model at the same step time: lower clock, power and heat, units busier
+for the same work. Ranges from public data sheets (A100 beside H100, PCIe beside SXM), not from measurements."""
 _CLOCK_COLUMNS: Final = ("start_ns", "end_ns", "batch_ns")
-"""Times beside a table's own that the same clock gives; 0 or below: not there."""
+"""Further time columns that come from the same clock; 0 or below means no time."""
 
 
 def lose_samples(recording: Recording, seed: int, ratio: float = 0.05) -> Recording:
-    """Leave out this share of the samples: all rows of a host at one tick, as a lost datagram takes them."""
+    """Return a recording without this share of its samples, chosen at random.
+
+    A sample is all rows of a host at one tick, as a lost datagram would lose them.
+    """
     columns = recording.tables.get("host_metrics")
     if columns is None:
         return recording
@@ -57,9 +60,10 @@ def lose_samples(recording: Recording, seed: int, ratio: float = 0.05) -> Record
 
 
 def shift_clocks(recording: Recording, seed: int, offset_seconds: float = 0.2) -> Recording:
-    """Let each host's clock be ahead or behind by this much: the worst that a bound allows, not its mean.
+    """Return a recording in which each host's clock is off by exactly this offset, ahead or behind.
 
-    All that a host stamps moves with its clock; rows are sorted again.
+    That is the worst case of a bound on clock errors. All times that a host stamps move with its clock; rows are sorted
+    again.
     """
     rng, offset_ns = _rng(seed, 2), round(offset_seconds * NS_PER_SECOND)
     hosts = _hosts(recording)
@@ -78,7 +82,7 @@ def shift_clocks(recording: Recording, seed: int, offset_seconds: float = 0.2) -
 
 
 def hide_profiling(recording: Recording, seed: int, ratio: float = 0.2) -> Recording:
-    """Take the GPU profiling metrics from this share of the hosts, at least one."""
+    """Return a recording without the GPU profiling metrics on this share of the hosts, at least one."""
     columns = recording.tables.get("host_metrics")
     if columns is None:
         return recording
@@ -95,7 +99,7 @@ def hide_profiling(recording: Recording, seed: int, ratio: float = 0.2) -> Recor
 
 
 def change_sku(recording: Recording, seed: int) -> Recording:
-    """Make one host that is not at fault another model of machine, from the first sample to the last."""
+    """Return a recording in which one healthy host is another machine model, from the first sample to the last."""
     columns = recording.tables.get("host_metrics")
     if columns is None:
         return recording
@@ -123,32 +127,34 @@ DISTURBANCES: Final[Mapping[str, Disturbance]] = {
     "no_profiling": hide_profiling,
     "other_sku": change_sku,
 }
-"""By name, each with its default strength: what issue and bench call "5 %", "200 ms", "20 %", "one host"."""
+"""Name -> disturbance with its default strength (5 %, 200 ms, 20 %, one host)."""
 
 
 def disturb_all(recording: Recording, seed: int) -> Recording:
-    """All of them, one after the other."""
+    """Return a recording with all disturbances applied one after the other."""
     for change in DISTURBANCES.values():
         recording = change(recording, seed)
     return recording
 
 
 def _rng(seed: int, number: int) -> np.random.Generator:
+    """Return the random generator of one disturbance."""
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, 5, number])))
 
 
 def _numbers(columns: Columns, name: str) -> NDArray[Any]:
+    """Return a column of numbers."""
     return cast("NDArray[Any]", columns[name])
 
 
 def _hosts(recording: Recording) -> list[str]:
-    """All names, sorted: whose clock is off must not hang on the order of rows."""
+    """Return all host names, sorted, so that the choice does not depend on the order of rows."""
     tables = (columns for columns in recording.tables.values() if isinstance(columns.get("host"), Text))
     return sorted({word for columns in tables for word in cast(Text, columns["host"]).words})
 
 
 def _shift_of_rows(columns: Columns, places: Places, shift_ns: Mapping[str, int]) -> NDArray[np.int64]:
-    """How far the clock that stamped each row is off."""
+    """Return the clock offset of each row's host, nanoseconds."""
     host = columns.get("host")
     if isinstance(host, Text):
         own = np.array([*(shift_ns.get(word, 0) for word in host.words), 0], np.int64)  # the last one: null
@@ -158,16 +164,18 @@ def _shift_of_rows(columns: Columns, places: Places, shift_ns: Mapping[str, int]
 
 
 def _rows(columns: Columns, rows: NDArray[Any]) -> Columns:
-    """These rows (a mask or indices) of all columns."""
+    """Return these rows (a mask or indices) of all columns."""
     wanted = np.flatnonzero(rows) if rows.dtype == bool else rows
     return {name: _taken(column, wanted) for name, column in columns.items()}
 
 
 def _taken(column: Column, rows: NDArray[np.intp]) -> Column:
+    """Return these rows of one column."""
     if isinstance(column, Text):
         return column.take(rows)
     return [column[row] for row in rows.tolist()] if isinstance(column, list) else column[rows]
 
 
 def _with(recording: Recording, tables: Mapping[str, Columns]) -> Recording:
+    """Return a recording with some tables replaced."""
     return replace(recording, tables={**recording.tables, **tables})

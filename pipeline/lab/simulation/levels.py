@@ -1,8 +1,7 @@
-"""Base levels: what each metric shows in each phase of a job that is well.
+"""Base levels: the value of each metric in each phase of a healthy job.
 
-A matrix (phases, metrics) per job, drawn from public knowledge of GPU servers: a rank
-that waits in a collective spins (utilisation near 1, tensor cores idle, half the
-power), or sleeps, as the job's library does it.
+A matrix (phases, metrics) per job, drawn from public knowledge of GPU servers. A rank that waits in a collective
+spins (utilisation near 1, tensor cores idle, half the power) or sleeps, depending on the job's library.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Singles = NDArray[np.float32]
 PHASES = ("data", "compute", "optimizer", "transfer", "wait", "idle", "gone", "checkpoint", "evaluation")
 DATA, COMPUTE, OPTIMIZER, TRANSFER, WAIT, IDLE, GONE, CHECKPOINT, EVALUATION = range(len(PHASES))
 USER_METRIC = Metric("disk_latency_seconds", "host", 0.0, 1.0, "high")
-"""A metric of the user's own, in some recordings."""
+"""A user-defined metric, present in some recordings."""
 HOST_METRICS = (*BUILTIN_HOST_METRICS, USER_METRIC)
 GPU_INDEX = {metric.name: index for index, metric in enumerate(GPU_METRICS)}
 HOST_INDEX = {metric.name: index for index, metric in enumerate(HOST_METRICS)}
@@ -29,16 +28,16 @@ HOST_INDEX = {metric.name: index for index, metric in enumerate(HOST_METRICS)}
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One kind of accelerator.
+    """One model of accelerator.
 
     Attributes:
-        name: for the notes.
-        limit_watts: its power limit.
-        clock_hertz: its highest SM clock.
-        memory_bytes: its memory.
-        nvlink_bytes_per_second: both directions, 0 = none.
-        pcie_bytes_per_second: both directions.
-        nic_bytes_per_second: network of the host per GPU, both directions.
+        name: name of the model.
+        limit_watts: power limit.
+        clock_hertz: highest SM clock.
+        memory_bytes: size of its memory.
+        nvlink_bytes_per_second: NVLink bandwidth of both directions, 0 for none.
+        pcie_bytes_per_second: PCIe bandwidth of both directions.
+        nic_bytes_per_second: network bandwidth of the host per GPU, both directions.
     """
 
     name: str
@@ -61,14 +60,14 @@ GPU_MODELS = (
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What a machine shows.
+    """The base levels of one job's machines.
 
     Attributes:
         gpu: float32 (phases, GPU metrics); temperature here is the rise above idle per watt's share.
         host: float32 (phases, host metrics).
-        spins: a waiting rank keeps its GPU busy.
-        model: the accelerator.
-        pcie_limit_bytes_per_second: what ``pcie_usage_ratio`` is a share of.
+        spins: whether a waiting rank keeps its GPU busy.
+        model: model of the accelerators.
+        pcie_limit_bytes_per_second: bandwidth of which ``pcie_usage_ratio`` is a share.
     """
 
     gpu: Singles
@@ -79,12 +78,12 @@ class Levels:
 
 
 def _row(**phases: float) -> list[float]:
-    """One metric's level in each phase; phases not named are 0."""
+    """Return one metric's level in each phase; phases not named are 0."""
     return [phases.get(name, 0.0) for name in PHASES]
 
 
 def draw_levels(draw: Draw, tp: int, pp: int) -> Levels:
-    """The levels of one job."""
+    """Draw the base levels of one job."""
     model = draw.pick(GPU_MODELS)
     spins = draw.chance(0.8)
     gpu = np.zeros((len(PHASES), len(GPU_METRICS)), np.float32)
@@ -98,6 +97,7 @@ def draw_levels(draw: Draw, tp: int, pp: int) -> Levels:
 
 
 def _activity_rows(draw: Draw, *, spins: bool) -> dict[str, list[float]]:
+    """Draw the levels of utilisation and activity metrics."""
     busy = draw.uniform(0.9, 1.0)
     waits = draw.uniform(0.92, 1.0) if spins else draw.uniform(0.0, 0.1)
     data = draw.uniform(0.0, 0.3)
@@ -126,6 +126,7 @@ def _activity_rows(draw: Draw, *, spins: bool) -> dict[str, list[float]]:
 
 
 def _load_rows(draw: Draw, model: GpuModel, tp: int, *, spins: bool) -> dict[str, list[float]]:
+    """Draw the levels of power, clock, memory and link metrics."""
     idle, full = draw.uniform(0.1, 0.2), draw.uniform(0.65, 0.98)
     waits = draw.uniform(0.3, 0.5) if spins else idle * 1.15
     watts = model.limit_watts
@@ -168,6 +169,7 @@ def _load_rows(draw: Draw, model: GpuModel, tp: int, *, spins: bool) -> dict[str
 
 
 def _machine_rows(draw: Draw) -> dict[str, list[float]]:
+    """Draw the levels of CPU, memory and disk metrics."""
     cpu = draw.log_uniform(0.04, 0.4)
     loads = draw.uniform(0.02, 0.25)
     memory, own_share = draw.uniform(0.2, 0.8), draw.uniform(0.2, 0.8)
@@ -191,6 +193,7 @@ def _machine_rows(draw: Draw) -> dict[str, list[float]]:
 
 
 def _network_rows(draw: Draw, model: GpuModel, pp: int) -> dict[str, list[float]]:
+    """Draw the levels of network metrics."""
     nic = 8 * model.nic_bytes_per_second
     read = draw.log_uniform(5e6, 1.5e9)
     chatter = draw.log_uniform(2e4, 5e6)

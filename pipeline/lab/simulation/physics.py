@@ -1,11 +1,10 @@
-"""How a synchronous job answers: the common physics behind every fault and every disturbance.
+"""The dynamics of a synchronous job, common to all faults and disturbances.
 
-A step of a rank is its own work (data, forward and backward, optimizer) and the
-transfers that all do together. Nobody passes a step before the slowest has come:
-one slow rank lengthens everybody's step, leaves the others' own time as it was, and
-shows in *their* communication time. When a rank stops for good, its tensor-parallel
-peers stand at once, its pipeline within microbatches, the other replicas at the
-step's end; they spin there until their processes end.
+A rank's step is its own work (data, forward and backward, optimizer) and the transfers that all do together. No rank
+passes a step before the slowest has arrived. So one slow rank lengthens everybody's step, leaves the others' self
+time unchanged, and shows in *their* communication time. When a rank stops for good, its tensor-parallel
+peers stall at once, its pipeline within microbatches, the other replicas at the step's end. They spin there until
+their processes end.
 """
 
 from __future__ import annotations
@@ -42,22 +41,22 @@ from tocsin.pipeline.lab.simulation.shape import SimulatedShape
 Floats = NDArray[np.float64]
 
 STEP_CODES = (IDLE, DATA, COMPUTE, WAIT, TRANSFER, OPTIMIZER, WAIT, IDLE, GONE)
-"""What a rank does one after the other in a span; segments may be empty."""
-_STALL, _DATA, _COMPUTE, _WAIT, _TRANSFER, _OPTIMIZER, _STAND, _IDLE, _GONE = range(len(STEP_CODES))
+"""The phases of a rank within a span, in order; segments may be empty."""
+_STALL, _DATA, _COMPUTE, _WAIT, _TRANSFER, _OPTIMIZER, _FINAL_WAIT, _IDLE, _GONE = range(len(STEP_CODES))
 FAR_SECONDS = 1e12
-"""The end of a span that does not end."""
+"""End of a span that does not end."""
 _PROBES = np.linspace(0.05, 0.95, 7)
 _GRID = np.linspace(0.0, 1.0, 65)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What all ranks do between two meetings.
+    """The activity of all ranks between two synchronisation points.
 
     Attributes:
-        bounds: (segments + 1, ranks) ends of the segments, seconds.
+        bounds: ends of the segments, seconds, shape (segments + 1, ranks).
         codes: phase of each segment.
-        busy_ratio: (ranks,) share of the compute segment that is own work; the rest is waiting.
+        busy_ratio: share of the compute segment that is own work and not waiting, shape (ranks,).
     """
 
     bounds: Floats
@@ -70,12 +69,12 @@ class SimulatedSteps:
     """The records of one finished step, by rank.
 
     Attributes:
-        step: its number.
+        step: number of the step.
         end_seconds: true time of its end.
-        duration_seconds: the same for all.
-        phase_seconds: (5, ranks): data, forward, backward, optimizer, communication.
-        loss: (ranks,).
-        grad_norm: (ranks,).
+        duration_seconds: duration of the step, the same for all ranks.
+        phase_seconds: shape (5, ranks): data, forward, backward, optimizer, communication.
+        loss: loss of each rank, shape (ranks,).
+        grad_norm: gradient norm of each rank, shape (ranks,).
     """
 
     step: int
@@ -87,15 +86,15 @@ class SimulatedSteps:
 
 
 def stretch_of(slow: PlannedSlowdown, start_seconds: float, work_seconds: float) -> float:
-    """How many times as long a step takes that begins at this time.
+    """Return the factor by which a slowdown lengthens a step that begins at this time.
 
-    The work is done at the pace of its moment: what lies before the onset takes as long as ever, and a step that ends
-    before the onset is as it would have been.
+    The work is done at the speed of each moment: work before the onset takes its usual time, and a step that ends
+    before the onset is unchanged.
 
     Args:
-        slow: what slows it.
-        start_seconds: the step's begin.
-        work_seconds: how long it takes otherwise.
+        slow: the slowdown.
+        start_seconds: begin of the step.
+        work_seconds: duration of the step without the slowdown.
     """
     edges = work_seconds * max(1.0, slow.factor) * _GRID
     if not slow.envelope.touches(start_seconds, start_seconds + float(edges[-1])):
@@ -106,12 +105,16 @@ def stretch_of(slow: PlannedSlowdown, start_seconds: float, work_seconds: float)
 
 
 class Timeline:
-    """Plays a plan step by step.
+    """Simulates a plan step by step.
 
     Args:
         shape: the job.
         plan: what happens.
         seed: of this part.
+
+    Attributes:
+        plan: faults and disturbances.
+        seed: seed of this part of the simulation.
     """
 
     def __init__(self, shape: SimulatedShape, plan: Plan, seed: np.random.SeedSequence) -> None:
@@ -135,7 +138,7 @@ class Timeline:
         self.ended = False
 
     def advance(self, until_seconds: float) -> tuple[list[Span], list[SimulatedSteps]]:
-        """Play on; the spans and steps that begin before this time."""
+        """Simulate on, and return the spans and finished steps that begin before this time."""
         spans: list[Span] = []
         rows: list[SimulatedSteps] = []
         while self.now_seconds < until_seconds and not self.ended:
@@ -151,6 +154,7 @@ class Timeline:
     # -- one step ------------------------------------------------------------------
 
     def _one_step(self) -> tuple[Span, SimulatedSteps | None]:
+        """Simulate one step; return its span and its records, None for the records if the job stops in it."""
         start, ranks = self.now_seconds, self._shape.rank_count
         stall, data, compute, optimizer = self._own_seconds(start)
         own = stall + data + compute
@@ -172,7 +176,7 @@ class Timeline:
         bounds[7:] = start + total
         busy = compute / np.maximum(compute + spread, 1e-9)
         if self._stops and self._stops[0].at_seconds < start + total:
-            return self._stand(self._stops[0], bounds, busy), None
+            return self._last_span(self._stops[0], bounds, busy), None
         self.now_seconds = start + total
         self._step += 1
         forward = self._pace.forward_ratio * compute
@@ -182,7 +186,7 @@ class Timeline:
         return Span(bounds, STEP_CODES, busy), SimulatedSteps(self._step, start + total, total, phases, loss, grad_norm)
 
     def _own_seconds(self, start: float) -> tuple[Floats, Floats, Floats, Floats]:
-        """Stall, data, compute and optimizer time of each rank in the step that starts now."""
+        """Return stall, data, compute and optimizer time of each rank in the step that starts now, seconds."""
         pace, rng, ranks = self._pace, self._rng, self._shape.rank_count
         jitter = 1.0 + pace.jitter_ratio * rng.standard_normal(ranks)
         compute = self._own_compute * np.maximum(jitter, 0.5) * self._skew()
@@ -205,19 +209,21 @@ class Timeline:
 
     @staticmethod
     def _strength(part: DataWait | PlannedSlowLink, start: float, expected: float) -> float:
-        """Mean strength over a step: one that begins within it counts for its share."""
+        """Return an effect's mean strength over a step, so that an onset within the step counts for its share."""
         if not part.envelope.touches(start, start + expected):
             return 0.0
         return float(part.envelope.at(start + expected * _PROBES).mean())
 
     @staticmethod
     def _stretch(slow: PlannedSlowdown, factor: float, phases: tuple[Floats, Floats, Floats]) -> None:
+        """Multiply the affected phases of the affected ranks by a factor, in place."""
         index = np.array(slow.ranks)
         for name, values in zip(("data", "compute", "optimizer"), phases, strict=True):
             if name in slow.phases:
                 values[index] *= factor
 
     def _stalled(self, start: float, expected: float) -> Floats:
+        """Return the stall time of each rank in a step, seconds."""
         stall = np.zeros(self._shape.rank_count)
         while self._stalls and self._stalls[0].at_seconds < start + expected:
             part = self._stalls.pop(0)
@@ -225,7 +231,10 @@ class Timeline:
         return stall
 
     def _skew(self) -> Floats | float:
-        """Work by what is in the batch: the same for the ranks of one replica's stage."""
+        """Return each rank's work relative to the mean, by the content of its batch.
+
+        Equal for all ranks of a replica.
+        """
         pace, shape = self._pace, self._shape
         if pace.skew_ratio <= 0.0:
             return 1.0
@@ -239,6 +248,7 @@ class Timeline:
         return np.asarray(load[replica], dtype=np.float64)
 
     def _link_factor(self, start: float, expected: float) -> float:
+        """Return the factor by which transfers take longer."""
         factor = 1.0
         for link in self._links:
             strength = self._strength(link, start, expected)
@@ -246,7 +256,7 @@ class Timeline:
         return factor
 
     def _numbers(self, start: float, total: float) -> tuple[Floats, Floats]:
-        """Loss and gradient norm of each rank."""
+        """Return loss and gradient norm of each rank."""
         ranks = self._shape.rank_count
         level = 1.7 + 6.0 / (1.0 + self._step / 400.0)
         loss = level + 0.03 * self._rng.standard_normal(ranks)
@@ -263,6 +273,7 @@ class Timeline:
     # -- breaks and the end ------------------------------------------------------------
 
     def _break(self, part: Break) -> Span:
+        """Simulate a checkpoint or an evaluation and return its span."""
         start, shape = self.now_seconds, self._shape
         own = part.break_seconds * (1.0 + 0.03 * self._rng.standard_normal(shape.rank_count))
         if part.writers:
@@ -282,8 +293,8 @@ class Timeline:
         self.now_seconds = end
         return Span(bounds, (code, WAIT), np.ones(shape.rank_count))
 
-    def _stand(self, stop: Stop, bounds: Floats, busy: Floats) -> Span:
-        """The job's last span: who stopped, who noticed when, who left when."""
+    def _last_span(self, stop: Stop, bounds: Floats, busy: Floats) -> Span:
+        """Return the job's last span: stop, stall of the others, and exit of each rank."""
         self.ended = True
         shape, rng = self._shape, self._rng
         ranks = np.arange(shape.rank_count)
@@ -295,15 +306,15 @@ class Timeline:
         leave = np.where(same_host, np.minimum(leave, stop.at_seconds + stop.host_lag_seconds), leave)
         leave = np.maximum(leave, bounds[6])
         leave[culprits] = stop.at_seconds if stop.manner == "exit" else leave[culprits]
-        stands = np.where(culprits & (stop.manner == "idle"), bounds[6], leave)
-        bounds[7] = np.maximum(stands, bounds[6])
+        wait_end = np.where(culprits & (stop.manner == "idle"), bounds[6], leave)
+        bounds[7] = np.maximum(wait_end, bounds[6])
         bounds[8] = np.maximum(leave, bounds[7])
         bounds[9] = FAR_SECONDS
         self.now_seconds = FAR_SECONDS
         return Span(np.minimum(bounds, FAR_SECONDS), STEP_CODES, busy)
 
     def _halt_seconds(self, stop: Stop, bounds: Floats) -> Floats:
-        """When each rank comes to where it cannot go on without those who stopped."""
+        """Return when each rank reaches the point where it cannot continue without the stopped ranks."""
         shape = self._shape
         ranks = np.arange(shape.rank_count)
         first = stop.ranks[0]

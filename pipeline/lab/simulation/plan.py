@@ -1,7 +1,7 @@
-"""What happens in a case, as plain values: faults and innocent disturbances make these.
+"""Plans: everything that happens in a case as plain values, drawn by faults and benign disturbances.
 
-Times are seconds since the recording's start, true time (not any host's clock). A
-plan is what ``physics`` and ``telemetry`` play; they do not know who is to blame.
+Times are seconds since the recording's start, in true time (not any host's clock). ``physics`` and ``telemetry``
+simulate a plan without knowing who is at fault.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NEVER_SECONDS = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """How strong an effect is over time, 0 to 1.
+    """The strength of an effect over time, 0 to 1.
 
     Attributes:
-        onset_seconds: nothing before.
-        end_seconds: nothing from then on.
-        rise_seconds: until full strength (``linear``, ``exponential``, ``stairs``); period of ``flicker``.
-        shape: how it comes.
-        duty_ratio: share of a ``flicker`` period that is on.
+        onset_seconds: begin of the effect.
+        end_seconds: end of the effect.
+        rise_seconds: time until full strength (``linear``, ``exponential``, ``stairs``); period of ``flicker``.
+        shape: how the strength rises.
+        duty_ratio: share of a ``flicker`` period in which the effect is on.
     """
 
     onset_seconds: float
@@ -37,7 +37,7 @@ class Envelope:
     duty_ratio: float = 1.0
 
     def at(self, seconds: Floats) -> Floats:
-        """Strength at these times."""
+        """Return the strength at these times, same shape."""
         since = np.asarray(seconds, dtype=np.float64) - self.onset_seconds
         within = (since >= 0) & (np.asarray(seconds) < self.end_seconds)
         rise = max(self.rise_seconds, 1e-9)
@@ -54,25 +54,25 @@ class Envelope:
         return np.where(within, strength, 0.0)
 
     def touches(self, begin_seconds: float, end_seconds: float) -> bool:
-        """Whether it can be above zero in the span."""
+        """Return whether the strength can be above zero in the span."""
         return self.onset_seconds < end_seconds and self.end_seconds > begin_seconds
 
 
 Dilution = Literal["clock", "kernel", "starved"]
-"""What a slower computation looks like: ``clock``: as busy as before, fewer bytes a second;
-``kernel``: kernels run longer and do less; ``starved``: the GPU is idle in between."""
+"""How a slower computation shows in metrics. ``clock``: as busy as before, fewer bytes a second. ``kernel``: kernels
+run longer and do less. ``starved``: the GPU is idle in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlowdown:
-    """Ranks need more time for some of their own phases.
+    """Ranks that need more time for some of their own phases.
 
     Attributes:
-        ranks: whose.
-        factor: times as long at full strength.
-        envelope: when.
-        phases: ``data``, ``compute``, ``optimizer``.
-        dilution: what the GPU's activity looks like meanwhile.
+        ranks: the slow ranks.
+        factor: factor of the time at full strength.
+        envelope: strength over time.
+        phases: affected phases: ``data``, ``compute``, ``optimizer``.
+        dilution: how the GPU's activity changes meanwhile.
     """
 
     ranks: tuple[int, ...]
@@ -84,11 +84,11 @@ class PlannedSlowdown:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlowLink:
-    """All transfers take longer because one part of the network is slow.
+    """A slow part of the network, which makes all transfers take longer.
 
     Attributes:
-        factor: times as long at full strength.
-        envelope: when.
+        factor: factor of the time at full strength.
+        envelope: strength over time.
     """
 
     factor: float
@@ -97,13 +97,13 @@ class PlannedSlowLink:
 
 @dataclass(frozen=True, slots=True)
 class DataWait:
-    """Ranks wait longer for their next batch, by so many seconds a step.
+    """Ranks that wait longer for their next batch in each step.
 
     Attributes:
-        ranks: whose; () = all.
-        wait_seconds: at full strength.
-        envelope: when.
-        spread_ratio: how differently the ranks are hit from step to step.
+        ranks: the waiting ranks, empty for all.
+        wait_seconds: additional wait a step at full strength.
+        envelope: strength over time.
+        spread_ratio: relative variation of the wait between ranks and steps.
     """
 
     ranks: tuple[int, ...]
@@ -114,12 +114,12 @@ class DataWait:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Ranks stand still once, within one step; the others wait.
+    """Ranks that pause once, within one step, while the others wait.
 
     Attributes:
-        ranks: whose.
-        at_seconds: when.
-        stall_seconds: for how long.
+        ranks: the pausing ranks.
+        at_seconds: time of the pause.
+        stall_seconds: length of the pause.
     """
 
     ranks: tuple[int, ...]
@@ -129,15 +129,15 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """The whole job does something else between two steps.
+    """A checkpoint or an evaluation of the whole job between two steps.
 
     Attributes:
-        at_seconds: planned; happens at the next step's end.
+        at_seconds: planned time; it happens at the next step's end.
         phase: ``checkpoint`` or ``evaluation``.
-        break_seconds: how long the ranks that have least to do are busy.
-        writers: ranks that have more to do.
-        writer_seconds: how long these are busy.
-        announced: phase events are sent.
+        break_seconds: duration for the ranks with the least work.
+        writers: ranks with more work.
+        writer_seconds: duration for these.
+        announced: whether phase events are sent.
     """
 
     at_seconds: float
@@ -153,14 +153,15 @@ StopManner = Literal["exit", "idle", "spin"]
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ranks stop for good: the whole job stands.
+    """Ranks that stop for good, which stalls the whole job.
 
     Attributes:
-        ranks: who stops first.
-        at_seconds: when.
-        manner: ``exit``: their processes end; ``idle``: they stand, GPU idle; ``spin``: GPU at 100 %, no progress.
-        host_lag_seconds: the launcher ends the other ranks of the host this long after (inf: it does not).
-        peers_lag_seconds: the processes of the peers end this long after (inf: they wait until the end).
+        ranks: the ranks that stop first.
+        at_seconds: time of the stop.
+        manner: ``exit``: their processes end. ``idle``: they hang with an idle GPU. ``spin``: GPU at 100 %, no
+            progress.
+        host_lag_seconds: time after which the launcher ends the other ranks of the host (inf: it does not).
+        peers_lag_seconds: time after which the peers' processes end (inf: they wait until the end).
         peers_spread_seconds: spread of the peers' ends.
     """
 
@@ -174,16 +175,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """One metric of some machines moves: ``value * scale + add``, then clipped at ``low`` and ``high``.
+    """A change of one metric on some machines: ``value * scale + add``, then clipped at ``high``.
 
     Attributes:
         metric: column name.
-        hosts: index of the hosts; () = all.
-        gpu: only this one; -1: all of the host, or a host metric.
-        scale_factor: at full strength.
-        add_value: at full strength, in the metric's unit.
+        hosts: indices of the hosts, empty for all.
+        gpu: index of the GPU; -1 for all of the host, or for a host metric.
+        scale_factor: factor at full strength.
+        add_value: summand at full strength, in the metric's unit.
         high: limit at full strength (a power cap).
-        envelope: when.
+        envelope: strength over time.
     """
 
     metric: str
@@ -197,12 +198,12 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Samples that are missing.
+    """Missing samples of a host or GPU.
 
     Attributes:
-        host_index: whose.
-        begin_seconds: from.
-        end_seconds: until.
+        host_index: index of the host.
+        begin_seconds: begin of the gap.
+        end_seconds: end of the gap.
         gpu: only this GPU's rows; -1: all rows of the host.
     """
 
@@ -214,13 +215,13 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """A rank's numbers are no numbers from some step on; the others' one step later.
+    """A rank whose numbers become NaN or infinite; the others' follow some steps later.
 
     Attributes:
-        rank: the first.
-        at_seconds: when.
+        rank: the first affected rank.
+        at_seconds: time of the first affected step.
         value: ``nan`` or ``inf``.
-        lag_steps: steps until the others have it (0: the first step already mixes).
+        lag_steps: steps until the others are affected (0: the same step).
     """
 
     rank: int
@@ -231,15 +232,15 @@ class Corruption:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """An event row to be.
+    """A planned event row.
 
     Attributes:
         at_seconds: true time.
-        host_index: where.
-        rank: -1: the host.
-        source: word of the format.
-        name: word of the format.
-        severity: word of the format.
+        host_index: index of the host.
+        rank: global rank, -1 for the host.
+        source: source word of the recording format.
+        name: event name of the recording format.
+        severity: severity word of the recording format.
         payload: JSON object.
     """
 
@@ -261,10 +262,10 @@ class Truth:
 
     Attributes:
         kind: ``fail_stop hang fail_slow silent_corruption``.
-        cause: word of the format.
-        host_index: who is to blame.
-        onset_seconds: when it begins.
-        end_seconds: when it ends (inf: with the recording).
+        cause: cause word of the recording format.
+        host_index: index of the host at fault.
+        onset_seconds: begin of the fault.
+        end_seconds: end of the fault (inf: with the recording).
     """
 
     kind: str
@@ -279,9 +280,9 @@ class Plan:
     """Everything that happens in one case.
 
     Attributes:
-        parts: in any order.
-        truths: the faults among them.
-        innocents: names of the disturbances that nobody is to blame for.
+        parts: effects in any order.
+        truths: the true faults.
+        innocents: names of the benign disturbances.
     """
 
     parts: tuple[Part, ...] = ()
@@ -289,12 +290,12 @@ class Plan:
     innocents: tuple[str, ...] = ()
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """The parts of one type."""
+        """Return the parts of one type."""
         return [part for part in self.parts if isinstance(part, kind)]
 
 
 def merged(plans: Iterable[Plan]) -> Plan:
-    """All of these at once."""
+    """Return one plan with the content of all plans."""
     listed = list(plans)
     return Plan(
         tuple(part for plan in listed for part in plan.parts),

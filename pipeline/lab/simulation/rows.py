@@ -1,4 +1,4 @@
-"""Tables of a recording from what was simulated."""
+"""Builders of a recording's tables from simulated values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WANTED = {
 
 
 def topology(shape: SimulatedShape) -> Columns:
-    """Where each rank is."""
+    """Return the table of each rank's place."""
     ranks = np.arange(shape.rank_count)
     host = ranks // shape.gpus_per_host_count
     gpu = ranks % shape.gpus_per_host_count
@@ -44,7 +44,7 @@ def topology(shape: SimulatedShape) -> Columns:
 
 
 def groups(shape: SimulatedShape) -> Columns:
-    """Who communicates with whom."""
+    """Return the table of communication groups."""
     grid = np.arange(shape.rank_count).reshape(shape.pp, shape.dp, shape.tp)
     tables = {
         "world": grid.reshape(1, -1),
@@ -64,7 +64,7 @@ def groups(shape: SimulatedShape) -> Columns:
 
 
 class MetricRows:
-    """Makes ``host_metrics`` rows; hosts in the order of their stamps, which no clock offset changes.
+    """Builds ``host_metrics`` rows, with hosts in the order of their stamps, which no clock offset changes.
 
     Args:
         shape: the job.
@@ -80,7 +80,7 @@ class MetricRows:
         self._gpu = np.tile(np.arange(-1, rows - 1, dtype=np.int8), shape.host_count)
 
     def table(self, matrices: Matrices, first: int, count: int) -> Columns:
-        """Rows of ``count`` ticks, from the ``first`` of these matrices on."""
+        """Return the rows of ``count`` ticks, from index ``first`` of the matrices on."""
         shape = self._shape
         tick_ns = round(shape.tick_seconds * NS_PER_SECOND)
         ticks = slice(first, first + count)
@@ -107,7 +107,7 @@ class MetricRows:
 
 
 class StepTable:
-    """Collects finished steps and gives those that were stamped before a time.
+    """Collects finished steps and returns them by time stamp.
 
     Args:
         shape: the job.
@@ -122,7 +122,7 @@ class StepTable:
         self._waiting: list[tuple[NDArray[np.int64], SimulatedSteps]] = []
 
     def add(self, steps: Iterable[SimulatedSteps]) -> None:
-        """Take finished steps."""
+        """Add finished steps."""
         if self._shape.step_detail == "none":
             return
         for row in steps:
@@ -131,7 +131,7 @@ class StepTable:
             self._waiting.append((stamp + lag + self._offset_ns, row))
 
     def take(self, from_ns: int, until_ns: int) -> Columns:
-        """The rows stamped in the span; earlier ones are dropped."""
+        """Remove and return the rows stamped in the span; earlier ones are dropped."""
         parts: list[tuple[NDArray[np.int64], NDArray[np.bool_], SimulatedSteps]] = []
         remain = []
         for stamps, row in self._waiting:
@@ -144,6 +144,7 @@ class StepTable:
         return self._columns(parts)
 
     def _columns(self, parts: Sequence[tuple[NDArray[np.int64], NDArray[np.bool_], SimulatedSteps]]) -> Columns:
+        """Return the wanted columns of these steps, ordered by time and rank."""
         wanted = _WANTED[self._shape.step_detail]
         ts = np.concatenate([np.empty(0, np.int64), *(stamps[due] for stamps, due, _ in parts)])
         rank = np.concatenate([np.empty(0, np.int32), *(self._ranks[due].astype(np.int32) for _, due, _ in parts)])
@@ -160,6 +161,7 @@ class StepTable:
         return columns
 
     def _values(self, row: SimulatedSteps, name: str) -> NDArray[np.float64]:
+        """Return one column of a step, by recorded rank."""
         if name == "duration_seconds":
             return np.full(len(self._ranks), row.duration_seconds)
         if name == "loss":
@@ -170,11 +172,14 @@ class StepTable:
 
 
 class EventTable:
-    """Collects events and gives those that were stamped before a time.
+    """Collects events and returns them by time stamp.
 
     Args:
         shape: the job.
         happenings: known from the beginning.
+
+    Attributes:
+        happenings: events that are planned from the beginning.
     """
 
     def __init__(self, shape: SimulatedShape, happenings: Iterable[Happening]) -> None:
@@ -183,13 +188,13 @@ class EventTable:
         self.add(happenings)
 
     def add(self, happenings: Iterable[Happening]) -> None:
-        """Take events."""
+        """Add events."""
         for part in happenings:
             offset = float(self._shape.clock_offset_seconds[part.host_index])
             self._waiting.append((self._shape.start_ns + round((part.at_seconds + offset) * 1e9), part))
 
     def take(self, from_ns: int, until_ns: int) -> Columns:
-        """The rows stamped in the span; earlier ones are dropped."""
+        """Remove and return the rows stamped in the span; earlier ones are dropped."""
         due = [pair for pair in self._waiting if from_ns <= pair[0] < until_ns]
         self._waiting = [pair for pair in self._waiting if pair[0] >= until_ns]
         due.sort(key=lambda pair: (pair[0], pair[1].host_index, pair[1].rank, pair[1].name))
@@ -206,7 +211,7 @@ class EventTable:
 
 
 def concatenated(tables: Sequence[Columns]) -> Columns:
-    """The rows of all, one below the other; all have the same columns."""
+    """Return the rows of all tables one after the other; all have the same columns."""
     joined: dict[str, NDArray[np.generic] | Text | list[bytes]] = {}
     for name, column in tables[0].items():
         parts = [table[name] for table in tables]
@@ -215,6 +220,7 @@ def concatenated(tables: Sequence[Columns]) -> Columns:
 
 
 def _joined_text(parts: Sequence[object]) -> Text:
+    """Return text columns joined into one, with a common list of words."""
     texts = [part for part in parts if isinstance(part, Text)]
     if all(text.words is texts[0].words for text in texts):
         return Text(np.concatenate([text.codes for text in texts]), texts[0].words)

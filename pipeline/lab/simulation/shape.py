@@ -1,4 +1,4 @@
-"""A drawn job: machines, parallel layout, step, base levels, biases, noise, what is recorded."""
+"""Random jobs: machines, parallel layout, step, base levels, biases, noise, and what is recorded."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ StepDetail = Literal["none", "duration", "waits", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How the samples of a healthy job scatter.
+    """The noise of a healthy job's samples.
 
     Attributes:
-        gpu_sigma: relative, by GPU metric.
-        host_sigma: relative, by host metric (GPU metrics first: the part that a host's GPUs share).
+        gpu_sigma: relative standard deviation by GPU metric.
+        host_sigma: relative standard deviation of what a host's GPUs share, by GPU metric, then by host metric.
         keep_ratio: autocorrelation from tick to tick.
-        tail_ratio: share of samples that are far out.
-        tail_factor: how many times further these are.
-        family: shape of the innovations.
+        tail_ratio: share of samples that are outliers.
+        tail_factor: factor by which outliers are further out.
+        family: distribution of the innovations.
         common_sigma_ratio: relative noise that all machines share.
     """
 
@@ -53,20 +53,20 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class StepProfile:
-    """How a step goes when all is well.
+    """The composition of a step in a healthy job.
 
     Attributes:
-        step_seconds: one step.
-        data_ratio: share of it spent waiting for data, by every rank.
-        compute_ratio: forward and backward.
-        optimizer_ratio: optimizer.
-        transfer_ratio: collectives that are not hidden.
-        forward_ratio: share of compute that is forward.
-        jitter_ratio: relative scatter of a rank's own time from step to step.
-        skew_ratio: relative scatter of the ranks' work by what is in their batches.
-        skew_family: shape of that scatter.
+        step_seconds: duration of a step.
+        data_ratio: share spent waiting for data, by every rank.
+        compute_ratio: share of forward and backward.
+        optimizer_ratio: share of the optimizer.
+        transfer_ratio: share of collectives that are not hidden.
+        forward_ratio: share of compute that is the forward pass.
+        jitter_ratio: relative variation of a rank's self time from step to step.
+        skew_ratio: relative variation of the ranks' work by the content of their batches.
+        skew_family: distribution of that variation.
         interleave_ratio: share of the waiting that is spread over the computation (1: a collective in every layer).
-        warmup_steps: slower steps at the beginning.
+        warmup_steps: number of slower steps at the beginning.
     """
 
     step_seconds: float
@@ -84,37 +84,37 @@ class StepProfile:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedShape:
-    """One job.
+    """One simulated job.
 
     Attributes:
-        job_id: its name.
+        job_id: name of the job.
         start_ns: first instant, on a slice boundary.
-        host_names: by host index.
+        host_names: name of each host.
         gpus_per_host_count: ranks on each host; rank = host index * this + GPU.
         dp: data-parallel size.
         pp: pipeline stages.
         tp: tensor-parallel size.
-        leaf_of_host: index of the leaf switch.
-        minipod_of_host: index of the minipod.
-        pace: the step.
-        rank_load: a rank's own computing time relative to the mean.
-        stage_load: a stage's.
-        levels: base levels.
-        stage_gpu_factor: (stages, GPU metrics) relative level.
-        stage_host_factor: (stages, host metrics) relative level.
-        gpu_bias_factor: (GPU metrics, hosts, GPUs) own level of each GPU.
-        host_bias_factor: (host metrics, hosts) own level of each host.
-        ambient_celsius: (hosts, GPUs) temperature at no power.
-        rise_celsius: (hosts, GPUs) temperature rise at the power limit.
-        noise: scatter.
+        leaf_of_host: index of each host's leaf switch.
+        minipod_of_host: index of each host's minipod.
+        pace: composition of a step.
+        rank_load: computing time of each rank relative to the mean.
+        stage_load: computing time of each stage relative to the slowest.
+        levels: base levels of the metrics.
+        stage_gpu_factor: relative level of each stage, shape (stages, GPU metrics).
+        stage_host_factor: relative level of each stage, shape (stages, host metrics).
+        gpu_bias_factor: own level of each GPU, shape (GPU metrics, hosts, GPUs).
+        host_bias_factor: own level of each host, shape (host metrics, hosts).
+        ambient_celsius: temperature without power, shape (hosts, GPUs).
+        rise_celsius: temperature rise at the power limit, shape (hosts, GPUs).
+        noise: noise of the samples.
         tick_seconds: sampling period.
-        sample_phase_seconds: (hosts,) when in a tick a host samples, by its own clock.
-        clock_offset_seconds: (hosts,) its clock minus true time.
-        lost_ratio: samples that are lost anyway.
-        metrics: columns that exist.
-        step_detail: what step records say.
-        step_ranks_count: ranks that write steps (per host: all or one).
-        has_topology: ``topology`` and ``groups`` are there.
+        sample_phase_seconds: time within a tick at which each host samples, by its own clock, shape (hosts,).
+        clock_offset_seconds: each host's clock minus true time, shape (hosts,).
+        lost_ratio: share of samples that are lost.
+        metrics: names of the recorded metrics.
+        step_detail: which columns step records have.
+        step_ranks_count: ranks per host that record steps (all or one).
+        has_topology: whether ``topology`` and ``groups`` are recorded.
     """
 
     job_id: str
@@ -148,12 +148,12 @@ class SimulatedShape:
 
     @property
     def host_count(self) -> int:
-        """Machines."""
+        """Number of machines."""
         return len(self.host_names)
 
     @property
     def rank_count(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.host_count * self.gpus_per_host_count
 
     @property
@@ -173,17 +173,17 @@ class SimulatedShape:
 
     @property
     def slice_ticks(self) -> int:
-        """Ticks in a slice."""
+        """Number of ticks in a slice."""
         return round(self.slice_ns / NS_PER_SECOND / self.tick_seconds)
 
     def ranks_of(self, host_index: int) -> tuple[int, ...]:
-        """The ranks on a host."""
+        """Return the ranks on a host."""
         first = host_index * self.gpus_per_host_count
         return tuple(range(first, first + self.gpus_per_host_count))
 
 
 def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> SimulatedShape:
-    """One job of this many hosts; ``must``: a fault kind or disturbance that it has to be able to show."""
+    """Draw one job of this many hosts; ``must``: a fault kind or disturbance that it must be able to show."""
     gpus, tp, pp, has_topology = _layout(draw, host_count, must)
     dp = host_count * gpus // (tp * pp)
     leaf = np.arange(host_count) // draw.pick((2, 4, 4, 8, 16))
@@ -224,7 +224,7 @@ def draw_shape(draw: Draw, host_count: int, must: str | None = None) -> Simulate
 
 
 def _layout(draw: Draw, host_count: int, must: str | None) -> tuple[int, int, int, bool]:
-    """GPUs of a host, tensor-parallel size, stages, and whether the recording tells."""
+    """Draw GPUs per host, tensor-parallel size, number of stages, and whether the topology is recorded."""
     gpus = draw.weighted({8: 0.8, 4: 0.12, 2: 0.05, 1: 0.03})
     has_topology = draw.chance(0.85) or must in {"nan_gradient", "data_skew", "stage_load"}
     tp = draw.pick([size for size in (1, 2, 4, 8) if gpus % size == 0])
@@ -233,18 +233,20 @@ def _layout(draw: Draw, host_count: int, must: str | None) -> tuple[int, int, in
 
 
 def _step_detail(draw: Draw, must: str | None) -> StepDetail:
+    """Draw which columns step records have."""
     detail: StepDetail = draw.weighted({"none": 0.25, "duration": 0.15, "waits": 0.2, "full": 0.4})
     return "full" if detail == "none" and must in {"nan_gradient", "data_skew"} else detail
 
 
 def _stage_count(draw: Draw, host_count: int, *, staged: bool) -> int:
-    """Pipeline stages: whole hosts, at least three a stage (sometimes two)."""
+    """Draw the number of pipeline stages: whole hosts, at least three a stage (sometimes two)."""
     least = 2 if draw.chance(0.1) else 3
     fits = [size for size in (1, 2, 4, 8, 16) if host_count % size == 0 and host_count // size >= least]
     return draw.pick([size for size in fits if size > 1] or [1] if staged else [1, *fits])
 
 
 def _stage_load(draw: Draw, pp: int) -> Floats:
+    """Draw the computing time of each stage relative to the slowest."""
     load = draw.rng.uniform(1.0 - draw.uniform(0.0, 0.25), 1.0, pp)
     if pp > 1 and draw.chance(0.4):  # logits: the last stage is the longest
         load[-1] = load.max() * draw.uniform(1.0, 1.3)
@@ -256,7 +258,10 @@ _SIMILAR_IN_ALL_STAGES = {"gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_po
 
 
 def _stage_factors(draw: Draw, pp: int, metrics: Sequence[Metric]) -> Singles:
-    """(stages, metrics): stages hold other layers, so most of their levels differ."""
+    """Draw the relative levels of stages, shape (stages, metrics).
+
+    Most differ, because stages hold different layers.
+    """
     spread = draw.uniform(0.02, 0.3) if pp > 1 else 0.0
     factors = draw.rng.uniform(1.0 - spread, 1.0 + spread / 3, (pp, len(metrics))).astype(np.float32)
     for index, metric in enumerate(metrics):
@@ -268,6 +273,7 @@ def _stage_factors(draw: Draw, pp: int, metrics: Sequence[Metric]) -> Singles:
 
 
 def _pace(draw: Draw, rank_count: int, *, skewed: bool) -> StepProfile:
+    """Draw the composition of a step."""
     step = draw.log_uniform(0.5, 30.0)
     transfer = draw.uniform(0.02, 0.3)
     data = draw.log_uniform(0.002, 0.08)
@@ -290,7 +296,7 @@ def _pace(draw: Draw, rank_count: int, *, skewed: bool) -> StepProfile:
 
 
 def _clocks(draw: Draw, host_count: int, tick_seconds: float, *, wrong: bool) -> tuple[Floats, Floats]:
-    """Sampling phases and clock offsets; a stamp stays within its tick."""
+    """Draw sampling phases and clock offsets; a stamp stays within its tick."""
     far = draw.uniform(0.02, 0.2)
     worst = far if wrong else draw.pick((0.002, 0.02, far))
     offset = np.clip(draw.rng.normal(0.0, worst / 2, host_count), -worst, worst)
@@ -303,7 +309,7 @@ def _clocks(draw: Draw, host_count: int, tick_seconds: float, *, wrong: bool) ->
 
 
 def _scatter(draw: Draw, host_count: int, gpus: int) -> tuple[Noise, Singles, Singles]:
-    """Noise, and the own level of each GPU and host."""
+    """Draw the noise, and the own level of each GPU and host."""
     gpu_count, host_metrics_count = len(GPU_METRICS), len(HOST_METRICS)
     base = draw.log_uniform(0.008, 0.06)
     gpu_sigma = base * draw.rng.lognormal(0.0, 0.5, gpu_count)
@@ -340,24 +346,25 @@ _WILD = (
     ("cnp_packets_per_second", 0.15, 0.6),
     (USER_METRIC.name, 0.1, 0.5),
 )
-"""Metrics that scatter widely by nature -> range of their relative sigma."""
+"""Metrics with naturally large noise, and the range of their relative standard deviation."""
 
 
 def _temperatures(draw: Draw, host_count: int, gpus: int, mean: float) -> Singles:
+    """Draw a temperature for each GPU around a mean, shape (hosts, GPUs)."""
     spread = draw.uniform(0.5, 3.0)
     each = mean + spread * draw.rng.standard_normal((host_count, 1))
     return np.asarray(each + spread * draw.rng.standard_normal((host_count, gpus)), dtype=np.float32)
 
 
 def _host_names(draw: Draw, host_count: int) -> tuple[str, ...]:
-    """Names that tell nothing about places."""
+    """Draw host names that say nothing about places."""
     prefix = draw.pick(("n", "gpu-", "node", "h100-", "worker-"))
     numbers = draw.rng.choice(max(1000, 4 * host_count), host_count, replace=False)
     return tuple(f"{prefix}{number:04d}" for number in numbers.tolist())
 
 
 def compute_level(shape: SimulatedShape, metric: str) -> float:
-    """The level of a metric while the job computes, averaged over the stages."""
+    """Return the level of a metric while the job computes, averaged over the stages."""
     if metric in GPU_INDEX:
         index = GPU_INDEX[metric]
         return float(shape.levels.gpu[COMPUTE, index] * shape.stage_gpu_factor[:, index].mean())

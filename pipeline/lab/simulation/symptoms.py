@@ -1,4 +1,4 @@
-"""Helpers that faults share: envelopes, symptoms by metric family, how a job ends."""
+"""Helpers shared by fault kinds: envelopes, symptoms by metric family, ways in which a job ends."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tocsin.pipeline.lab.simulation.shape import SimulatedShape, compute_level
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where and when a fault strikes.
+    """The place and time of a fault.
 
     Attributes:
-        draw: further draws.
+        draw: source of further random draws.
         shape: the job.
-        host_index: whose fault it is.
-        gpu: the GPU on it, where it is one GPU's.
-        onset_seconds: when.
-        end_seconds: when it ends (inf: it lasts); only faults that let the job run end early.
+        host_index: index of the host at fault.
+        gpu: index of the GPU on it, for faults of one GPU.
+        onset_seconds: begin of the fault.
+        end_seconds: end of the fault (inf: it lasts); only faults that let the job run can end early.
         case_seconds: length of the case.
     """
 
@@ -45,7 +45,7 @@ class Site:
 
     @property
     def rank(self) -> int:
-        """The rank on this GPU."""
+        """Rank on this GPU."""
         return self.host_index * self.shape.gpus_per_host_count + self.gpu
 
     @property
@@ -55,7 +55,7 @@ class Site:
 
 
 def envelope(site: Site, *, gradual: bool = False) -> Envelope:
-    """How a fail-slow fault comes: at once, or over up to four minutes."""
+    """Draw how a fail-slow fault sets in: at once, or over up to four minutes."""
     draw = site.draw
     if not gradual and draw.chance(0.6):
         return Envelope(site.onset_seconds, site.end_seconds)
@@ -64,31 +64,31 @@ def envelope(site: Site, *, gradual: bool = False) -> Envelope:
 
 
 def slow_factor(site: Site) -> float:
-    """How many times as long a slow part takes."""
+    """Draw the factor by which a slow part takes longer."""
     return site.draw.log_band(1.1, 3.0)
 
 
 def fault(site: Site, kind: str, cause: str, parts: list[Part], end_seconds: float | None = None) -> Plan:
-    """A plan with its truth."""
+    """Return a plan with these parts and its true fault."""
     end = site.end_seconds if end_seconds is None else end_seconds
     return Plan(tuple(parts), (Truth(kind, cause, site.host_index, site.onset_seconds, end),))
 
 
 def shift(site: Site, metric: str, env: Envelope, *, gpu: int = -1, scale: float = 1.0, add: float = 0.0) -> Shift:
-    """A metric of the faulty host moves."""
+    """Return a change of a metric on the faulty host."""
     return Shift(metric, (site.host_index,), env, gpu=gpu, scale_factor=scale, add_value=add)
 
 
 def event(
     site: Site, name: str, payload: Mapping[str, object], *, source: str = "kernel", severity: str = "error"
 ) -> Happening:
-    """An event of the faulty host, up to some seconds after the onset."""
+    """Draw an event of the faulty host, up to four seconds after the onset."""
     at = site.onset_seconds + site.draw.uniform(0.0, 4.0)
     return Happening(at, site.host_index, -1, source, name, severity, payload)
 
 
-def seldom_told(site: Site, ratio: float, *parts: Part) -> list[Part]:
-    """These events in a share of the cases: many sites do not collect them."""
+def sometimes_reported(site: Site, ratio: float, *parts: Part) -> list[Part]:
+    """Return these events with this probability, else none; many sites do not collect them."""
     return list(parts) if site.draw.chance(ratio) else []
 
 
@@ -100,11 +100,11 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "disk": ("disk_used_ratio",),
     "memory": ("memory_used_ratio",),
 }
-"""Minder's metric families."""
+"""Metric families of Minder -> their metrics."""
 
 
 def symptoms(site: Site, shares: Mapping[str, float], env: Envelope, *, at_least_one: bool = False) -> list[Part]:
-    """Families that move with this fault beyond what the physics moves, each in its share of the cases."""
+    """Draw changes of metric families beyond those of the physics, each family with its own probability."""
     draw, parts = site.draw, list[Part]()
     moved = [family for family, share in shares.items() if draw.chance(share)]
     if at_least_one and not moved:
@@ -127,7 +127,7 @@ def symptoms(site: Site, shares: Mapping[str, float], env: Envelope, *, at_least
 
 
 def halt(site: Site, manner: StopManner, *, whole_host: bool = False) -> list[Part]:
-    """The rank (or its host) stops for good, and the job with it; events where they are collected."""
+    """Draw the stop of a rank (or its host) for good, which ends the job, with events where they are collected."""
     draw = site.draw
     lag = draw.weighted({"fast": 0.15, "medium": 0.5, "never": 0.35})
     peers = {
@@ -150,5 +150,5 @@ def halt(site: Site, manner: StopManner, *, whole_host: bool = False) -> list[Pa
 
 
 def level(site: Site, metric: str) -> float:
-    """What the job shows of a metric while it computes."""
+    """Return the level of a metric while the job computes."""
     return compute_level(site.shape, metric)

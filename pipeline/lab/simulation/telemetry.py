@@ -1,7 +1,7 @@
-"""From what the ranks do to what the samplers see: metric matrices, tick by tick.
+"""Simulated sampling: metric matrices, tick by tick, from the activity of the ranks.
 
-Matrices are metric first: (metrics, ticks, ranks or hosts), float32. A sample at a
-tick is the mean over the sampling period before it, by the host's own clock.
+Matrices have metrics first: (metrics, ticks, ranks or hosts), float32. A sample at a tick is the mean over the
+sampling period before it, by the host's own clock.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ DILUTED: dict[Dilution, dict[str, float]] = {
         "pcie_bytes_per_second": 1.0,
     },
 }
-"""How much of the missing speed each metric shows, by what the slowness looks like."""
+"""Kind of slowness -> metric -> how much of the missing speed the metric shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """The samples of some ticks.
+    """The samples of some consecutive ticks.
 
     Attributes:
-        first_tick_index: number of the first.
-        gpu: (GPU metrics, ticks, hosts, GPUs).
-        host: (host metrics, ticks, hosts).
-        kept: (ticks, hosts, 1 + GPUs) rows that exist; the host's own first.
+        first_tick_index: number of the first tick.
+        gpu: shape (GPU metrics, ticks, hosts, GPUs).
+        host: shape (host metrics, ticks, hosts).
+        kept: rows that are recorded, shape (ticks, hosts, 1 + GPUs); the host's own row first.
     """
 
     first_tick_index: int
@@ -91,6 +91,10 @@ class Telemetry:
         shape: the job.
         plan: what happens.
         seed: of this part.
+
+    Attributes:
+        plan: faults and disturbances.
+        seed: seed of this part of the simulation.
     """
 
     def __init__(self, shape: SimulatedShape, plan: Plan, seed: np.random.SeedSequence) -> None:
@@ -110,7 +114,7 @@ class Telemetry:
         self._offset = shape.sample_phase_seconds - shape.clock_offset_seconds
 
     def sample(self, first_tick: int, tick_count: int, spans: Iterable[Span]) -> Matrices:
-        """What the samplers see in these ticks. Must be called for consecutive ticks."""
+        """Return the samples of these ticks; must be called for consecutive ticks."""
         shape = self._shape
         self._block_ticks = tick_count
         ticks = (first_tick + np.arange(tick_count)) * shape.tick_seconds
@@ -125,7 +129,7 @@ class Telemetry:
         return Matrices(first_tick, gpu4, host, self._kept(ticks))
 
     def _shares(self, first_tick: int, tick_count: int, spans: Iterable[Span]) -> Singles:
-        """(phases, ticks, ranks): share of each sampling period spent in each phase."""
+        """Return the share of each sampling period spent in each phase, shape (phases, ticks, ranks)."""
         shape = self._shape
         tick = shape.tick_seconds
         per_host = (first_tick - 1 + np.arange(tick_count + 1))[:, None] * tick + self._offset[None, :]
@@ -153,6 +157,7 @@ class Telemetry:
         return seconds
 
     def _levels(self, shares: Singles) -> tuple[Singles, Singles]:
+        """Return the noiseless GPU and host metrics from the shares of phases."""
         shape = self._shape
         phases, ticks, ranks = shares.shape
         gpu = np.empty((len(GPU_METRICS), ticks, ranks), np.float32)
@@ -171,7 +176,7 @@ class Telemetry:
     # -- slowness ------------------------------------------------------------------------
 
     def _slow(self, ticks: Floats, shares: Singles, gpu: Singles, host: Singles) -> None:
-        """Who computes or transfers slower does less a second meanwhile."""
+        """Lower the activity of slow ranks and links, in place."""
         levels = self._shape.levels
         stage = self._shape.stage_of_rank
         for slow in self._slowdowns:
@@ -198,7 +203,7 @@ class Telemetry:
     # -- noise ---------------------------------------------------------------------------
 
     def _scatter(self, gpu: Singles, host: Singles) -> None:
-        """Own levels and noise; the noise of a host's GPUs is partly shared."""
+        """Apply own levels and noise, in place; the noise of a host's GPUs is partly shared."""
         shape, noise = self._shape, self._shape.noise
         ticks = gpu.shape[1]
         shared = self._series(self._host_noise, ticks) * noise.host_sigma[:, None, None]
@@ -215,7 +220,7 @@ class Telemetry:
         host *= shape.host_bias_factor[:, None]
 
     def _series(self, state: Singles, ticks: int) -> Singles:
-        """Autocorrelated unit noise (series, ticks, columns); ``state`` is moved on in place."""
+        """Return autocorrelated unit noise, shape (series, ticks, columns); ``state`` is advanced in place."""
         noise, rng = self._shape.noise, self._rng
         size = (state.shape[0], ticks, state.shape[1])
         if noise.family == "normal":
@@ -239,7 +244,7 @@ class Telemetry:
     # -- shifts, limits, gaps -----------------------------------------------------------------
 
     def _shift(self, at_seconds: Floats, gpu: Singles, host: Singles, *, late: bool = False) -> None:
-        """Play the shifts; those of temperature are late: after it was made from the power."""
+        """Apply the planned shifts in place; with ``late``, those of temperature, which is derived from power first."""
         for shift in self._shifts:
             if (shift.metric == "gpu_temperature_celsius") is not late:
                 continue
@@ -257,7 +262,7 @@ class Telemetry:
                     cube[:, hosts, index] = _shifted(cube[:, hosts, index], shift, strength)
 
     def _rough(self, shift: Shift, host_count: int) -> Singles:
-        """What is added scatters as the metric does: tick by tick."""
+        """Return a noise factor for an added value, so that it varies like the metric from tick to tick."""
         if shift.add_value == 0.0:
             return np.ones((1, 1), np.float32)
         noise = self._shape.noise.host_sigma
@@ -267,7 +272,7 @@ class Telemetry:
         return np.asarray(np.exp(sigma * ticks - 0.5 * sigma * sigma), dtype=np.float32)
 
     def _finish(self, at_seconds: Floats, gpu: Singles, host: Singles) -> None:
-        """What follows from other metrics, limits, resolution of the counters."""
+        """Derive dependent metrics, and apply limits and the counters' resolution, in place."""
         shape = self._shape
         gpu[PCIE_USAGE] = gpu[PCIE] / np.float32(shape.levels.pcie_limit_bytes_per_second)
         self._heat(gpu)
@@ -284,7 +289,7 @@ class Telemetry:
         gpu[util] = np.round(gpu[util] * 100.0) / 100.0
 
     def _heat(self, gpu: Singles) -> None:
-        """Temperature follows power slowly."""
+        """Derive temperatures, which follow power slowly, in place."""
         shape = self._shape
         load = gpu[POWER] / np.float32(shape.levels.model.limit_watts)
         if self._warm_ratio is None:
@@ -295,6 +300,7 @@ class Telemetry:
             gpu[TEMPERATURE, tick] = shape.ambient_celsius + shape.rise_celsius * self._warm_ratio
 
     def _kept(self, ticks: Floats) -> NDArray[np.bool_]:
+        """Return which rows are recorded, shape (ticks, hosts, 1 + GPUs)."""
         shape = self._shape
         kept = np.ones((len(ticks), shape.host_count, 1 + shape.gpus_per_host_count), np.bool_)
         if shape.lost_ratio > 0.0:
@@ -311,17 +317,21 @@ class Telemetry:
 
 
 def _weighed(levels: Floats, shares: Singles) -> Singles:
-    """(metrics, ticks, columns) of levels (metrics, phases) and shares (phases, ticks, columns).
+    """Return the mean levels weighted with shares, shape (metrics, ticks, columns).
 
-    Not ``tensordot``: BLAS gives other last digits with another number of threads, and a seed has to give the same
-    recording on all machines. With so few phases it is slower, too.
+    ``tensordot`` is not used: the last digits from BLAS depend on the number of threads, and a seed must give the same
+    recording on all machines. With so few phases it is also slower.
+
+    Args:
+        levels: shape (metrics, phases).
+        shares: shape (phases, ticks, columns).
     """
     found: Singles = np.einsum("mp,ptc->mtc", levels, shares)
     return found
 
 
 def _lost_share(envelope: Envelope, factor: float, ticks: Floats) -> Singles | None:
-    """Share of the speed that is missing at each tick, None where nothing is."""
+    """Return the share of the speed that is missing at each tick, None if none is."""
     if not envelope.touches(float(ticks[0]), float(ticks[-1]) + 1e-6):
         return None
     strength = envelope.at(ticks)
@@ -329,6 +339,7 @@ def _lost_share(envelope: Envelope, factor: float, ticks: Floats) -> Singles | N
 
 
 def _shifted(values: Singles, shift: Shift, strength: Singles) -> Singles:
+    """Return values with a planned shift applied at this strength."""
     moved = values * (1.0 + np.float32(shift.scale_factor - 1.0) * strength) + np.float32(shift.add_value) * strength
     if shift.high is not None:
         moved = np.where(strength > 0.3, np.minimum(moved, np.float32(shift.high)), moved)

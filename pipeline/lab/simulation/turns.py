@@ -1,7 +1,7 @@
-"""A case as the turns that a job's pipeline takes: no rows, no frames, no bytes in between.
+"""A case as slice bundles for a job's pipeline, without rows, frames or bytes in between.
 
-What a replay of the recording would hand in, to the number: means of the same samples, in the same blocks. A day of
-a thousand machines costs a minute or two so, which is what makes long quiet runs possible.
+A replay of the recording would give the same numbers: means of the same samples, in the same blocks. A day of a
+thousand machines takes a minute or two this way, which makes long healthy runs possible.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MS = NS_PER_SECOND // 1000
 
 
 def turns_of(case: Case, attempt: int = 0) -> Iterator[SliceBundle]:
-    """Play a case second by second, for ``JobPipeline.on_turn``.
+    """Yield a case's slice bundles second by second, for ``JobPipeline.on_turn``.
 
     Args:
-        case: what is played.
-        attempt: the job's attempt that it is.
+        case: the case.
+        attempt: attempt number of the job.
     """
     manifest = replace(case.manifest(), attempt=attempt)
     places: Places | None = None
@@ -61,7 +61,7 @@ def turns_of(case: Case, attempt: int = 0) -> Iterator[SliceBundle]:
 
 
 class _Blocks:
-    """Makes one block of each slice's samples."""
+    """Builds one frame block from each slice's samples."""
 
     def __init__(self, case: Case, job: JobKey, table: MetricTable, places: Places) -> None:
         shape = case.shape
@@ -79,7 +79,7 @@ class _Blocks:
         self._host_columns = _columns(table.host, shape.metrics, HOST_INDEX)
 
     def slice(self, part: CasePart) -> MetricSlice | None:
-        """What the operators get at the end of this slice, None: no host gave a sample."""
+        """Return the metrics that the operators get at the end of this slice, None without any sample."""
         shape = self._shape
         ticks = slice(part.first_index, part.first_index + shape.slice_ticks)
         kept = part.matrices.kept[ticks][:, self._order]
@@ -121,7 +121,7 @@ _Columns = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 def _columns(metrics: Sequence[Metric], present: Sequence[str], index: dict[str, int]) -> _Columns:
-    """Where the recorded metrics lie: columns of the table, rows of the matrices."""
+    """Return the positions of recorded metrics: columns of the table, rows of the matrices."""
     pairs = [(column, index[metric.name]) for column, metric in enumerate(metrics) if metric.name in present]
     return np.array([pair[0] for pair in pairs], np.intp), np.array([pair[1] for pair in pairs], np.intp)
 
@@ -129,13 +129,13 @@ def _columns(metrics: Sequence[Metric], present: Sequence[str], index: dict[str,
 def _means(
     values: NDArray[np.float32], counts: NDArray[np.bool_], width: int, columns: _Columns
 ) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
-    """Mean and count of each row's samples, shape (rows, width); as ``mean_over_ticks`` of their frames.
+    """Return mean and count of each row's samples, shape (rows, width); equal to ``mean_over_ticks`` of their frames.
 
     Args:
         values: shape (metrics, ticks, rows).
         counts: which samples count, shape (ticks, rows).
-        width: columns of the table.
-        columns: where the metrics lie.
+        width: number of columns of the table.
+        columns: result of ``_columns``.
     """
     place, source = columns
     count = counts.sum(axis=0)
@@ -149,6 +149,7 @@ def _means(
 
 
 def _chosen(names: Sequence[_Name], rows: NDArray[np.bool_]) -> tuple[_Name, ...]:
+    """Return the names whose row is true."""
     if rows.all():
         return tuple(names)
     return tuple(name for name, chosen in zip(names, rows.tolist(), strict=True) if chosen)

@@ -1,4 +1,4 @@
-"""Fakes that ship with the package: a job without machines, and scenarios that read like prose."""
+"""Fakes that are part of the package: a job without machines, and readable timeline scenarios."""
 
 from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape

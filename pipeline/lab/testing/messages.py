@@ -1,4 +1,4 @@
-"""A topic in a list, and a box for dead letters: a consumer's world without a broker."""
+"""Kafka fakes in memory: a topic as a list, and a sink for dead letters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tocsin.schemas.errors import EngineError
 
 
 class MemorySource:
-    """A ``Source`` of one member: what was not committed comes again to the next one made of the same list.
+    """A ``Source`` of one member over a list; messages not committed come again to the next source of the same list.
 
     Attributes:
-        messages: the topic; may grow.
-        committed: partition -> offset of the first message that is not done.
-        kept_alive_seconds: how long the member waited.
+        messages: messages of the topic; may grow.
+        committed: partition -> offset of the first message not committed.
+        kept_alive_seconds: how long the member waited in all.
     """
 
     def __init__(
@@ -23,12 +23,12 @@ class MemorySource:
         committed: dict[int, int] | None = None,
         when_empty: Callable[[], None] | None = None,
     ) -> None:
-        """Begin behind what was committed.
+        """Begin after the committed messages.
 
         Args:
-            messages: the topic.
-            committed: of the members before; goes on being written.
-            when_empty: called when there is nothing left and all of it is committed, e.g. to stop.
+            messages: messages of the topic.
+            committed: offsets committed by earlier members; updated in place.
+            when_empty: called when no message is left and all are committed, e.g. to stop.
         """
         self.messages = list(messages)
         self.committed = {} if committed is None else committed
@@ -38,7 +38,7 @@ class MemorySource:
         self.poll_count = 3
 
     def poll(self, seconds: float) -> Sequence[Message]:  # noqa: ARG002  # there is nothing to wait for
-        """Bring a few at a time."""
+        """Return the next few messages."""
         found = [m for m in self.messages if m.offset_count >= self._next.get(m.partition_index, 0)][: self.poll_count]
         for message in found:
             self._next[message.partition_index] = message.offset_count + 1
@@ -47,21 +47,21 @@ class MemorySource:
         return found
 
     def commit(self, messages: Sequence[Message]) -> None:
-        """Remember."""
+        """Mark messages as done."""
         for message in messages:
             self.committed[message.partition_index] = message.offset_count + 1
 
     def keep_alive(self, seconds: float) -> None:
-        """Wait no time at all."""
+        """Count the time without waiting."""
         self.kept_alive_seconds += seconds
 
 
 class MemoryBox:
-    """A ``DeadLetterBox`` in a list.
+    """A ``DeadLetterBox`` that keeps dead letters in a list.
 
     Attributes:
-        letters: what was kept.
-        failures_left_count: so many writes fail before one succeeds.
+        letters: dead letters that were written.
+        failures_left_count: number of writes that fail before one succeeds.
     """
 
     def __init__(self) -> None:

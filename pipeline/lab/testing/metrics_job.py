@@ -1,7 +1,7 @@
-"""A fake job whose machines have metrics: levels, noise, and what work, waiting and rest do to them.
+"""A fake job with machine metrics: levels, noise, and the effects of work, waiting and rest.
 
-Numbers are those of a machine with a busy GPU, not of one model: what a test needs is that all
-machines rise and fall together, each around a level of its own, and one of them does not.
+The numbers are those of a machine with a busy GPU, not of one model. Tests need machines that rise and fall together,
+each around a level of its own, while one of them does not.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ LEVELS: Mapping[str, float] = {
     "ecn_packets_per_second": 0.0,
     "cnp_packets_per_second": 0.0,
 }
-"""A machine at work. Metrics that are not here have the level 1."""
+"""Metric -> level of a working machine. Other metrics have the level 1."""
 _STEADY = frozenset(
     {"gpu_temperature_celsius", "gpu_sm_clock_hertz", "gpu_memory_used_bytes", "memory_used_ratio", "disk_used_ratio"}
 )
-"""The same whether the machine works or not (for minutes, at least)."""
+"""Metrics that are the same at work and at rest (for minutes, at least)."""
 _REST_SHARES: Mapping[str, float] = {"gpu_power_watts": 0.25, "cpu_util_ratio": 0.5, "tcp_bytes_per_second": 0.5}
 _SPIN_SHARES: Mapping[str, float] = {
     "gpu_util_ratio": 1.0,
@@ -66,23 +66,24 @@ _SPIN_SHARES: Mapping[str, float] = {
     "cpu_util_ratio": 1.0,
     "tcp_bytes_per_second": 0.5,
 }
-"""What is left of a level at rest, and in a kernel that waits for its peers; of others nothing."""
+"""Metric -> share of its level in a kernel that waits for its peers; 0 for others. ``_REST_SHARES``: the same at rest.
+"""
 
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class MachineShape:
-    """How the machines look.
+    """The machines of a fake job.
 
     Attributes:
-        gpu_count: GPUs a host.
-        noise_ratio: standard deviation of a sample, of its level.
-        own_ratio: standard deviation of the machines' own levels.
+        gpu_count: GPUs per host.
+        noise_ratio: relative standard deviation of samples around their level.
+        own_ratio: relative standard deviation of the machines' own levels.
         tick_seconds: sampling period.
-        has_hook: whether the ranks tell of their steps and collectives.
+        has_hook: whether the ranks report steps and collectives.
         table: the metrics.
-        seed: of levels and noise.
+        seed: seed of levels and noise.
     """
 
     gpu_count: int = 2
@@ -95,10 +96,10 @@ class MachineShape:
 
 
 class MetricsJob(FakeJob):
-    """A fake job whose agents send metric frames too."""
+    """A fake job whose agents send metric frames, too."""
 
     def __init__(self, shape: JobShape, machines: MachineShape | None = None) -> None:
-        """A healthy job on healthy machines."""
+        """Create a healthy job on healthy machines."""
         super().__init__(shape)
         self.machines = machines or MachineShape()
         table = self.machines.table
@@ -114,7 +115,7 @@ class MetricsJob(FakeJob):
         self._tick_ends_ns: list[int] = []
         self._lasted_seconds = self._usual_seconds = 0.0
         self._other_work = np.zeros(0)
-        """While not empty, and the job pauses: what is left of the levels at that work."""
+        """Share of each level during ``work_otherwise``; empty otherwise."""
 
     # -- faults --------------------------------------------------------------------
 
@@ -132,12 +133,12 @@ class MetricsJob(FakeJob):
         self._added[rank, self.metric_names.index(metric), slice(None) if gpu is None else gpu] = amount
 
     def lose_gpu(self, rank: int, gpu: int = 0) -> None:
-        """A GPU gives no samples any more."""
+        """Make a GPU give no more samples."""
         first = len(self.machines.table.host)
         self._added[rank, first:, gpu] = np.nan
 
     def revive_agent(self, rank: int) -> None:
-        """The agent is back."""
+        """Restart the agent of a rank's host."""
         self.ranks[rank].agent_alive = True
         self.event(rank, events.AGENT, edge="start")
 
@@ -145,11 +146,11 @@ class MetricsJob(FakeJob):
 
     @property
     def slice_ns(self) -> int:
-        """Length of a metric slice."""
+        """Length of a metric slice, nanoseconds."""
         return metric_slice_ns(self.machines.tick_seconds * NS_PER_SECOND)
 
     def second(self) -> Iterator[JobRecord]:
-        """Run one second; yield what the agents send by its end."""
+        """Simulate one second; yield the records that the agents send by its end."""
         paused = self._paused_until_ns > self.now_ns
         for record in super().second():
             if self.machines.has_hook or not isinstance(record, StepBatch | CollectiveBatch | Groups):
@@ -162,6 +163,7 @@ class MetricsJob(FakeJob):
             yield from self._frames(tick_ns)
 
     def _without_hook(self, record: JobRecord) -> JobRecord:
+        """Return a host status without hook data if the ranks have no hook; other records unchanged."""
         if self.machines.has_hook or not isinstance(record, HostStatus):
             return record
         return HostStatus(
@@ -170,6 +172,7 @@ class MetricsJob(FakeJob):
         )  # fmt: skip
 
     def _one_step(self, begin_ns: int, limit_ns: int) -> int | None:
+        """Run one step and note its duration."""
         done_ns = super()._one_step(begin_ns, limit_ns)
         if done_ns is not None:
             self._lasted_seconds = (done_ns - begin_ns) / NS_PER_SECOND
@@ -177,7 +180,7 @@ class MetricsJob(FakeJob):
         return done_ns
 
     def _shares(self, rank: int, *, paused: bool) -> FloatArray:
-        """What is left of the levels of one rank's machine."""
+        """Return each metric's share of its level on one rank's machine now."""
         held = self.ranks[rank].frozen or self.ranks[rank].exited
         if paused and self._other_work.size:
             return self._other_work
@@ -192,7 +195,7 @@ class MetricsJob(FakeJob):
         return found
 
     def _sample(self, *, paused: bool) -> FloatArray:
-        """One tick of all machines, shape (ranks, metrics, GPUs)."""
+        """Return the samples of one tick of all machines, shape (ranks, metrics, GPUs)."""
         shares = np.stack([self._shares(rank.rank, paused=paused) for rank in self.ranks])[:, :, None]
         noise = self.machines.noise_ratio * self._draw.standard_normal(self._levels.shape)
         values = self._levels * shares * self._factors * (1 + noise) + self._added
@@ -201,6 +204,7 @@ class MetricsJob(FakeJob):
         return found
 
     def _frames(self, tick_ns: int) -> Iterator[JobRecord]:
+        """Yield the metric frames of the finished slice."""
         values, ends_ns = np.stack(self._ticks, axis=-1).astype("<f4"), self._tick_ends_ns
         self._ticks, self._tick_ends_ns = [], []
         table, host_count = self.machines.table, len(self.machines.table.host)
@@ -227,16 +231,16 @@ class MetricsJob(FakeJob):
 
 @dataclass(slots=True)
 class MetricsScenario(Scenario):
-    """A scenario whose job has metrics.
+    """A scenario whose job has machine metrics.
 
     Attributes:
-        machines: how they look.
+        machines: settings of the machines.
     """
 
     machines: MachineShape = field(default_factory=MachineShape)
     job: MetricsJob = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the job and the engine."""
+        """Create the job and the engine."""
         Scenario.__post_init__(self)
         self.job = MetricsJob(self.shape, self.machines)

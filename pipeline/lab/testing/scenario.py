@@ -1,4 +1,4 @@
-"""Timeline scenarios: ``at(20).inject(freeze, 3)``, ``want(between(20, 26), …)``, ``want_nothing()``."""
+"""Timeline scenarios for tests: ``at(20).inject(freeze, 3)``, ``want(between(20, 26), …)``, ``want_nothing()``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Between:
     """A span of scenario time, both ends included.
 
     Attributes:
-        from_seconds: since the scenario's start.
-        to_seconds: since the scenario's start.
+        from_seconds: begin of the span since the scenario's start.
+        to_seconds: end of the span since the scenario's start.
     """
 
     from_seconds: float
@@ -27,33 +27,37 @@ class Between:
 
 
 def between(from_seconds: float, to_seconds: float) -> Between:
-    """A span of scenario time."""
+    """Return a span of scenario time, both ends included."""
     return Between(from_seconds, to_seconds)
 
 
 @dataclass(slots=True)
 class _At:
+    """A time of the scenario, at which faults can be injected."""
+
     scenario: Scenario
     seconds: float
 
     def inject(self, fault: Callable[..., None], *args: object, **named: object) -> Scenario:
-        """Set a fault of the job (``job.freeze`` …) at this time."""
+        """Plan a call of a fault method of the job (``job.freeze`` …) at this time; return the scenario."""
         self.scenario.plan.append((self.seconds, lambda: fault(*args, **named)))
         return self.scenario
 
 
 @dataclass(slots=True)
 class _Want:
+    """A wanted verdict: its fields, and the span in which it must appear."""
+
     span: Between
     named: dict[str, object]
 
 
 @dataclass(slots=True)
 class Scenario:
-    """One job, faults at times, and the verdicts that must (not) follow.
+    """One fake job, faults at planned times, and the verdicts that must (not) follow.
 
     Attributes:
-        shape: how the job looks.
+        shape: settings of the job.
         engine_config: settings of the engine under test.
     """
 
@@ -66,24 +70,24 @@ class Scenario:
     engine: EmbeddedEngine = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the job and the engine."""
+        """Create the job and the engine."""
         self.job = FakeJob(self.shape)
         self.engine = EmbeddedEngine(self.engine_config)
 
     def at(self, seconds: float) -> _At:
-        """Say when."""
+        """Return this time of the scenario, for ``inject``."""
         return _At(self, seconds)
 
     def want(self, span: Between, **named: object) -> Scenario:
-        """A verdict must open or change in this span with these fields.
+        """Require that a verdict with these fields opens or changes in the span; return the scenario.
 
-        ``suspects`` is a list of host names; the others compare with ``Verdict.to_line``.
+        ``suspects`` is a list of host names; the other fields are compared with ``Verdict.to_line``.
         """
         self.wants.append(_Want(span, named))
         return self
 
     def run(self, seconds: int) -> Scenario:
-        """Run the job and the engine for this long."""
+        """Run the job and the engine for this many seconds; return the scenario."""
         plan = sorted(self.plan, key=lambda entry: entry[0])
         start_ns = self.shape.start_ns
         for _ in range(seconds):
@@ -98,10 +102,13 @@ class Scenario:
         return self
 
     def check(self, *, taken_back: bool = False) -> None:
-        """Every wanted verdict came, and nobody else was accused.
+        """Check that every wanted verdict appeared and that nobody else was accused.
 
         Args:
-            taken_back: accusations of others that were cancelled later are forgiven.
+            taken_back: whether accusations of others that were cancelled later are allowed.
+
+        Raises:
+            AssertionError: the check failed.
         """
         for want in self.wants:
             found = [v for v in self.verdicts if self._fits(v, want)]
@@ -115,19 +122,19 @@ class Scenario:
                     raise AssertionError(f"{suspect.component.name} was accused:\n{self.told()}")
 
     def want_nothing(self, seconds: int) -> Scenario:
-        """Run, and no verdict line at all may come."""
+        """Run for this many seconds and require that no verdict appears; return the scenario."""
         self.run(seconds)
         if self.verdicts:
             raise AssertionError(f"wanted nothing, got:\n{self.told()}")
         return self
 
     def final(self) -> list[Verdict]:
-        """Each verdict's last line that still accuses."""
+        """Return the last update of each verdict that was not cancelled."""
         last = {verdict.verdict_id: verdict for verdict in self.verdicts}
         return [verdict for verdict in last.values() if verdict.state is not VerdictState.CANCELLED]
 
     def told(self) -> str:
-        """All lines, for a failing test."""
+        """Return all verdicts as text, for a failing test."""
         lines = [
             f"  {(v.detected_ns - self.shape.start_ns) / 1e9:6.1f} s {v.state.value:9} {v.fault.value:9} {v.cause:18} "
             f"{[s.component.name for s in v.suspects]} {v.action.value} {v.reason}: "
@@ -137,6 +144,7 @@ class Scenario:
         return "\n".join(lines) or "  nothing"
 
     def _fits(self, verdict: Verdict, want: _Want) -> bool:
+        """Return whether a verdict has the wanted fields and time."""
         seconds = (verdict.detected_ns - self.shape.start_ns) / NS_PER_SECOND
         if not want.span.from_seconds <= seconds <= want.span.to_seconds:
             return False
@@ -146,4 +154,5 @@ class Scenario:
 
 
 def _names(suspects: object) -> Sequence[str]:
+    """Return the names in a wanted list of suspects."""
     return [str(name) for name in suspects] if isinstance(suspects, list | tuple) else []

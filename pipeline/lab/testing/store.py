@@ -1,4 +1,4 @@
-"""A store that keeps what is written, and can be away."""
+"""An incident store in memory, which can be made to fail."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tocsin.schemas.verdicts import Verdict, VerdictState
 
 
 class MemoryStore:
-    """A ``Store`` in lists.
+    """A ``Store`` that keeps everything in lists.
 
     Attributes:
-        failures_left_count: so many writes raise ``StoreError`` before one succeeds.
+        failures_left_count: number of writes of verdicts that raise ``StoreError`` before one succeeds.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Start without any row."""
         self.verdicts: list[Verdict] = []
         self.evidence: list[EvidencePoint] = []
         self.actions: list[ActionChange] = []
@@ -26,30 +26,30 @@ class MemoryStore:
         self.failures_left_count = 0
 
     def migrate(self) -> int:
-        """There is nothing to migrate."""
+        """Return 0: there is nothing to migrate."""
         return 0
 
     def check(self) -> int:
-        """It is always this program's version."""
+        """Return 0: the schema is always this program's."""
         return 0
 
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Keep, or fail while it is away."""
+        """Keep verdicts, or fail with ``StoreError`` while set to."""
         if verdicts and self.failures_left_count > 0:
             self.failures_left_count -= 1
             raise StoreError("the database is away")
         self.verdicts.extend(verdicts)
 
     def write_evidence(self, points: Sequence[EvidencePoint]) -> None:
-        """Keep."""
+        """Keep evidence points."""
         self.evidence.extend(points)
 
     def write_actions(self, changes: Sequence[ActionChange]) -> None:
-        """Keep."""
+        """Keep changes of actions."""
         self.actions.extend(changes)
 
     def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
-        """The latest change of each action."""
+        """Return the latest change of each action of these verdicts."""
         latest: dict[tuple[object, ...], ActionChange] = {}
         for change in self.actions:
             action = change.action
@@ -59,11 +59,11 @@ class MemoryStore:
         return list(latest.values())
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
-        """Keep."""
+        """Keep minutes of host health."""
         self.health.extend(minutes)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Expire them in the lists."""
+        """Expire overdue verdicts and their open actions; return the verdicts' ids."""
         live = {VerdictState.OPEN, VerdictState.CONFIRMED}
         found = [one for one in self.latest().values() if one.state in live and one.expires_ns <= until_ns]
         found = [one for one in found if verdict_ids is None or one.verdict_id in verdict_ids]
@@ -74,7 +74,7 @@ class MemoryStore:
         return names
 
     def latest(self) -> dict[str, Verdict]:
-        """Verdict id -> its newest update."""
+        """Return verdict id -> its newest update."""
         found: dict[str, Verdict] = {}
         for one in self.verdicts:
             if one.verdict_id not in found or found[one.verdict_id].update <= one.update:
@@ -82,12 +82,12 @@ class MemoryStore:
         return found
 
     def newest_updates(self, since_ns: int) -> dict[str, int]:
-        """Verdict id -> number of its newest update."""
+        """Return verdict id -> number of its newest update, for verdicts detected since this time."""
         return {name: one.update for name, one in self.latest().items() if one.detected_ns >= since_ns}
 
     def query(self, sql: str, fmt: str) -> bytes:
-        """No SQL here."""
+        """Raise ``StoreError``: there is no SQL in memory."""
         raise StoreError(f"a store in memory has no SQL: {sql} ({fmt})")
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""

@@ -1,1 +1,1 @@
-"""Training: recordings in; models, thresholds and the figures about them out. No engine imports this."""
+"""Training of models and thresholds from recordings, with figures about the results. No engine imports this."""

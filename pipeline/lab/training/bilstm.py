@@ -1,7 +1,8 @@
-"""The networks of ``bilstm``: taught by the healthy time of recordings, their alarm line fitted under the budget.
+"""Training of the networks of ``bilstm`` on healthy time of recordings, and fitting of their alarm line to the budget.
 
-One network a family of operations. What overlaps a fault of ``truth.json`` teaches nothing; a recording without
-one counts as healthy. Some recordings are held out of the teaching: on them a network that learned nothing shows.
+There is one network per family of operations. Windows that overlap a fault of ``truth.json`` are not used; a recording
+without that file counts as healthy. Some recordings are held out of the training, to detect a network that learned
+nothing.
 """
 
 from __future__ import annotations
@@ -32,34 +33,36 @@ from tocsin.pipeline.recording.tables import Recording, Text
 from tocsin.schemas.errors import ModelRefusedError, RecordingError, TocsinError
 
 SEQUENCE_COUNT: Final = 6
-"""Windows that a network looks back over. Half of what seed-systems-b.md 4.3 proposes: a fault is in view sooner."""
+"""Windows in an input sequence. Half of what seed-systems-b.md 4.3 proposes, so that a fault fills the sequence sooner.
+"""
 LINE_FACTORS: Final = (1.0, 0.56, 0.75, 1.33, 1.78, 2.37)
-"""What is tried, a third apart, times the line that training drew; that one first: of equally good ones it stays."""
+"""Factors of the trained alarm line that are tried, about a third apart. The first one is kept among equally good ones.
+"""
 TRIES: Final = ((1.0, 0), (3.0, 0), (1.0, 1_000_003), (3.0, 1_000_003))
-"""A network that learned nothing is trained anew, at most so often: the auto-encoder's loss times this, the seed
-plus that. More than three times as heavy, and it looks at little else: blind to shuffled sequences."""
+"""Retries after a network that learned nothing: (factor of the auto-encoder's loss, offset of the seed). With a factor
+above three the network sees little else and is blind to shuffled sequences."""
 _HELD_OUT_SHARE: Final = 4
-"""One recording of so many is held out, at least one."""
+"""One recording of this many is held out, at least one."""
 _MOST_SEQUENCES: Final = 300
-"""Of one recording and family: a large one must not outweigh the others."""
+"""Most sequences of one recording and family, so that a large one does not outweigh the others."""
 _MOST_WORDS: Final = 32
-"""Classes of a vocabulary; rarer ones are ``other``."""
+"""Most classes of a vocabulary; rarer operations are ``other``."""
 _WORD_COLUMNS: Final = {"collectives": "op_name", "ops": "optype"}
 
 Networks = Mapping[str, OcnnModel]
-"""Family -> its network."""
+"""Operation family -> its network."""
 Cut = Mapping[str, tuple[Singles, int]]
-"""Family -> a recording's sequences, and how many of them share no window."""
+"""Operation family -> a recording's sequences, and how many of them share no window."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedNetworks:
-    """What came out.
+    """The result of a training of ``bilstm``.
 
     Attributes:
-        choice: the networks with their alarm lines.
-        line_factor: of ``LINE_FACTORS``, the one that was chosen.
-        notes: what each family was taught by, or why it has no network; a sentence each.
+        choice: networks with their alarm lines.
+        line_factor: chosen one of ``LINE_FACTORS``.
+        notes: for each family, how much data it was trained on, or why it has no network; one sentence each.
     """
 
     choice: Choice[Networks]
@@ -69,12 +72,12 @@ class FittedNetworks:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """One recording to be cut into sequences; crosses to a worker process.
+    """One recording to be cut into sequences; sent to a worker process.
 
     Attributes:
-        folder: the recording.
-        words: family -> words of its vocabulary.
-        seed: of the choice among too many sequences.
+        folder: folder of the recording.
+        words: operation family -> words of its vocabulary.
+        seed: seed of the choice among too many sequences.
     """
 
     folder: Path
@@ -88,31 +91,31 @@ def fit_bilstm(
     mapper: Executor,
     *,
     config: OcnnTraining | None = None,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> FittedNetworks:
-    """Train the networks on all recordings, fit the alarm line on those with a truth.
+    """Train the networks on all recordings, and fit the alarm line on those with a truth.
 
     Args:
-        data: recordings, most of their time without a fault.
-        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
-        mapper: shares the work out.
-        config: of each network; its seed also draws which recordings are held out.
-        told: progress.
+        data: recordings, mostly without a fault.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
+        mapper: distributes the work to processes.
+        config: settings of each network; the seed also chooses the held-out recordings.
+        on_progress: called with the progress.
 
     Raises:
-        RecordingError: one cannot be read, none has a truth or operations, or there is too little healthy time.
-        ModelRefusedError: every network that could be trained learned nothing; the reason says how that shows.
+        RecordingError: a recording cannot be read, none has a truth or operations, or there is too little healthy time.
+        ModelRefusedError: no network learned anything; the error carries the reason.
     """
     config = OcnnTraining() if config is None else config
     check_labelled(data)
     check_tables(data, BILSTM)
-    words = _vocabularies(list(for_each(mapper, words_at, data.folders, told, "operation names")))
+    words = _vocabularies(list(for_each(mapper, words_at, data.folders, on_progress, "operation names")))
     orders = [Cutting(folder, words, config.seed) for folder in data.folders]
     cuts: list[Cut] = list(for_each(mapper, cut_at, orders, told, "windows"))
     networks, notes = train_networks(cuts, words, config, told)
     candidates = [_with_line(networks, factor) for factor in LINE_FACTORS]
     models = [{BILSTM: encode_bilstm(one)} for one in candidates]
-    scores = scores_of(data.labelled, BILSTM, models, mapper, told)
+    scores = scores_of(data.labelled, BILSTM, models, mapper, on_progress)
     tried = [BudgetTrial(factor, score) for factor, score in zip(LINE_FACTORS, scores, strict=True)]
     best = choose(tried, budget_per_machine_day)
     chosen: Networks = candidates[LINE_FACTORS.index(best.thing)]
@@ -120,7 +123,7 @@ def fit_bilstm(
 
 
 def words_at(folder: Path) -> dict[str, tuple[str, ...]] | str:
-    """The names of a recording's operations, by family; a text says why it cannot be read."""
+    """Return the operation names in a recording by family, or a text that says why it cannot be read."""
     try:
         recording = read_with_ops(folder)
     except (TocsinError, OSError) as error:
@@ -129,30 +132,31 @@ def words_at(folder: Path) -> dict[str, tuple[str, ...]] | str:
 
 
 def cut_at(order: Cutting) -> dict[str, tuple[Singles, int]] | str:
-    """The sequences of a recording's healthy time, by family; a text says why it cannot be read."""
+    """Return the sequences of a recording's healthy time by family, or a text that says why it cannot be read."""
     try:
         recording = read_with_ops(order.folder)
         windows = [*role_windows(slices_of(recording), WindowConfig()), *op_windows(recording)]
     except (TocsinError, OSError) as error:
         return str(error)
     truth = recording.truth
-    struck = [(int(fault["onset_ns"]), int(fault["end_ns"])) for fault in (truth["faults"] if truth else ())]
+    fault_spans = [(int(fault["onset_ns"]), int(fault["end_ns"])) for fault in (truth["faults"] if truth else ())]
     draw, found = np.random.default_rng(order.seed), {}
     for family, words in order.words.items():
         own = (window for window in windows if window.family == family)
-        sequences, independent = sequences_in(own, Vocabulary(words), SEQUENCE_COUNT, struck=struck)
+        sequences, independent = sequences_in(own, Vocabulary(words), SEQUENCE_COUNT, struck=fault_spans)
         keep = np.sort(draw.permutation(len(sequences))[:_MOST_SEQUENCES])
         found[family] = sequences[keep], independent
     return found
 
 
 def _words(recording: Recording, family: str, column: str) -> tuple[str, ...]:
+    """Return the operation names in one table of a recording."""
     text = recording.tables.get(family, {}).get(column)
     return tuple(text.words[code] for code in np.unique(text.codes).tolist()) if isinstance(text, Text) else ()
 
 
 def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
-    """Of each family the words that most recordings have, in alphabetical order."""
+    """Return for each family the names that most recordings have, in alphabetical order."""
     words: dict[str, tuple[str, ...]] = {"phases": PHASES}
     for family in _WORD_COLUMNS:
         counts = Counter(word for one in found for word in one[family] if word not in ("", OTHER))
@@ -163,7 +167,7 @@ def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, t
 def train_networks(
     cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, told: Progress | None
 ) -> tuple[Networks, tuple[str, ...]]:
-    """A network for each family that there is enough of."""
+    """Train a network for each family with enough data; return them and notes."""
     networks: dict[str, OcnnModel] = {}
     notes: list[str] = []
     refused: ModelRefusedError | None = None
@@ -177,7 +181,7 @@ def train_networks(
             notes.append(f"{family}: no network: {text}, it takes two recordings with {least} each")
             continue
         try:
-            networks[family] = _not_collapsed(family, normal, Vocabulary(words[family]), config, told)
+            networks[family] = _not_collapsed(family, normal, Vocabulary(words[family]), config, on_progress)
         except ModelRefusedError as error:
             refused = refused or error
             notes.append(str(error))
@@ -191,7 +195,7 @@ def train_networks(
 
 
 def _split(parts: Sequence[tuple[Singles, int]], seed: int) -> NormalData | None:
-    """Recordings that teach and those that are held out, None: there are not two."""
+    """Return the recordings' sequences split into training and held-out ones; None with fewer than two recordings."""
     if len(parts) < 2:
         return None
     order = np.random.default_rng(seed).permutation(len(parts)).tolist()
@@ -205,28 +209,34 @@ def _split(parts: Sequence[tuple[Singles, int]], seed: int) -> NormalData | None
 
 
 def _not_collapsed(
-    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Progress | None
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, on_progress: Progress | None
 ) -> OcnnModel:
-    """The first network that learned something; quiet jobs teach few ways to differ, and it collapses easily."""
+    """Train a network, with retries because quiet jobs vary little and networks collapse easily.
+
+    Return the first good one.
+    """
     reason, text = "", ""
     for factor, offset in TRIES:
         tried = replace(config, anchor_weight=config.anchor_weight * factor, seed=config.seed + offset)
         try:
-            return _network(family, normal, vocabulary, tried, told)
+            return _network(family, normal, vocabulary, tried, on_progress)
         except ModelRefusedError as error:
             reason, text = error.reason, str(error)
     raise ModelRefusedError(reason, f"{family}: no network: {reason}: {text} (the last of {len(TRIES)} tries)")
 
 
 def _network(
-    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, told: Progress | None
+    family: str, normal: NormalData, vocabulary: Vocabulary, config: OcnnTraining, on_progress: Progress | None
 ) -> OcnnModel:
+    """Train one network with progress reports."""
+
     def on_turn(turn: AlternationRound) -> None:
-        if told is not None:
-            told(f"network of {family}", turn.index + 1, config.turn_count)
+        if on_progress is not None:
+            on_progress(f"network of {family}", turn.index + 1, config.turn_count)
 
     return train(normal, vocabulary, config, on_turn)
 
 
 def _with_line(networks: Networks, factor: float) -> dict[str, OcnnModel]:
+    """Return the networks with their alarm lines multiplied by a factor."""
     return {family: replace(one, line_factor=one.line_factor * factor) for family, one in networks.items()}

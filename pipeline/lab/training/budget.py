@@ -1,12 +1,12 @@
-"""A budget of false accusations in, a choice among thresholds out.
+"""Choice of a threshold under a budget of false accusations.
 
-False accusations are rare and independent, so their count is Poisson: from k of them in D machine-days
-the rate is, with 95 % confidence, below ``upper_bound(k, D)`` (exact, one-sided); without any it is
-below 3.0 / D. So a budget of 0.01 a machine-day takes 300 machine-days to prove. Recordings seldom
-hold as many; then the count alone must be within the budget, and the answer says that it is no proof.
+False accusations are rare and independent, so their count is Poisson. From k of them in D machine-days the rate is
+below ``upper_bound(k, D)`` with 95 % confidence (exact, one-sided); without any it is below 3.0 / D. So a budget of
+0.01 a machine-day takes 300 machine-days to prove. Recordings seldom have as many. Then only the count must
+be within the budget, and the result says that this is no proof.
 
-The bound is of one threshold. Among many that were tried the best one is a little lucky: only
-recordings that nothing was fitted on tell by how much.
+The bound holds for one threshold. Among many that were tried the best one is a little lucky; only recordings that
+nothing was fitted on show by how much.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CONFIDENCE_RATIO = 0.95
 
 
 class BudgetReason(StrEnum):
-    """Why a choice is one."""
+    """How a choice relates to the budget."""
 
     NO_BUDGET = "no_budget"
-    """None was asked for: the best F1."""
+    """No budget was requested: the best F1 was chosen."""
     BOUND_WITHIN_BUDGET = "bound_within_budget"
     """The upper confidence bound of false accusations is within the budget."""
     COUNT_WITHIN_BUDGET = "count_within_budget"
-    """The count is, the bound is not: too few machine-days to prove it."""
+    """The count is within the budget but the bound is not: too few machine-days to prove it."""
     BUDGET_EXCEEDED = "budget_exceeded"
-    """Nothing that was tried is within the budget."""
+    """No candidate is within the budget."""
 
 
 _ORDER = (BudgetReason.BUDGET_EXCEEDED, BudgetReason.COUNT_WITHIN_BUDGET, BudgetReason.BOUND_WITHIN_BUDGET)
@@ -44,10 +44,10 @@ _ORDER = (BudgetReason.BUDGET_EXCEEDED, BudgetReason.COUNT_WITHIN_BUDGET, Budget
 
 @dataclass(frozen=True, slots=True)
 class BudgetTrial(Generic[ThingT]):
-    """One threshold (or set of numbers), and what it does on the recordings.
+    """One candidate threshold (or set of numbers) with its score on the recordings.
 
     Attributes:
-        thing: what was tried.
+        thing: the candidate.
         score: hits, misses, false accusations, machine-days.
     """
 
@@ -57,13 +57,13 @@ class BudgetTrial(Generic[ThingT]):
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[ThingT]):
-    """What was chosen.
+    """The chosen candidate.
 
     Attributes:
-        thing: the threshold.
-        score: what it does on the recordings that it was chosen on.
-        reason: how it stands to the budget.
-        budget_per_machine_day: false accusations that a machine may cost in a day, infinite: no budget.
+        thing: the candidate.
+        score: its score on the recordings that it was chosen on.
+        reason: how it relates to the budget.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: no budget.
     """
 
     thing: ThingT
@@ -73,11 +73,11 @@ class Choice(Generic[ThingT]):
 
     @property
     def bound_per_machine_day(self) -> float:
-        """Upper bound of false accusations per machine-day."""
+        """Upper confidence bound of false accusations per machine-day."""
         return upper_bound(self.score.false_count, self.score.machine_days)
 
     def sentence(self) -> str:
-        """How it stands to the budget, for people."""
+        """Return a sentence on how the choice relates to the budget."""
         score = self.score
         found = f"{score.false_count} false accusations in {score.machine_days:.3g} machine-days"
         bound = f"below {self.bound_per_machine_day:.3g} per machine-day with {CONFIDENCE_RATIO:.0%} confidence"
@@ -96,29 +96,32 @@ class Choice(Generic[ThingT]):
 
 
 def upper_bound(false_count: int, machine_days: float) -> float:
-    """The rate per machine-day that the true one is below with 95 % confidence; infinite without machine-days."""
+    """Return the upper 95 % confidence bound of the rate of false accusations per machine-day.
+
+    Infinite without any days.
+    """
     if machine_days <= 0:
         return math.inf
     return float(gammaincinv(false_count + 1, CONFIDENCE_RATIO)) / machine_days
 
 
 def provable_days(budget_per_machine_day: float) -> float:
-    """Machine-days without a false accusation that it takes to prove a budget."""
+    """Return the number of machine-days without a false accusation that are needed to prove a budget."""
     return upper_bound(0, 1.0) / budget_per_machine_day
 
 
 def check_budget(budget_per_machine_day: float) -> None:
-    """Check a budget.
+    """Check that a budget is above 0 (infinite: no budget).
 
     Raises:
-        ConfigError: it is not above 0 (infinite: no budget).
+        ConfigError: it is not.
     """
     if not budget_per_machine_day > 0:
         raise ConfigError("--budget-per-machine-day", budget_per_machine_day, "above 0 (inf: no budget)")
 
 
 def budget_state(score: Score, budget_per_machine_day: float) -> BudgetReason:
-    """How these figures stand to a budget."""
+    """Return how a score relates to a budget."""
     if math.isinf(budget_per_machine_day):
         return BudgetReason.NO_BUDGET
     if upper_bound(score.false_count, score.machine_days) <= budget_per_machine_day:
@@ -129,16 +132,18 @@ def budget_state(score: Score, budget_per_machine_day: float) -> BudgetReason:
 
 
 def choose(tried: Sequence[BudgetTrial[ThingT]], budget_per_machine_day: float) -> Choice[ThingT]:
-    """Choose the best F1 among those that are provably within the budget; else among those whose count is.
+    """Return the best candidate under a budget of false accusations.
 
-    Where nothing is within the budget: the fewest false accusations. Of equally good ones the first.
+    It has the best F1 among those that are provably within the budget, else among those with a count within it. If no
+    candidate is within the budget, the one with the fewest false accusations is returned. Among equals, the first one
+    is.
 
     Args:
-        tried: at least one, those that one would rather have first.
-        budget_per_machine_day: false accusations per machine-day, infinite: no budget.
+        tried: candidates, at least one, preferred ones first.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: no budget.
 
     Raises:
-        ConfigError: the budget is none, or nothing was tried.
+        ConfigError: the budget is invalid, or there is no candidate.
     """
     check_budget(budget_per_machine_day)
     if not tried:
@@ -151,7 +156,7 @@ def choose(tried: Sequence[BudgetTrial[ThingT]], budget_per_machine_day: float) 
 
 
 def worth(score: Score, budget_per_machine_day: float) -> tuple[int, float, float]:
-    """What figures are compared by; more is better."""
+    """Return the sort key of scores under a budget; larger is better."""
     reason = budget_state(score, budget_per_machine_day)
     f1, false = score.f1 or 0.0, float(-score.false_count)
     if reason is BudgetReason.BUDGET_EXCEEDED:

@@ -1,4 +1,4 @@
-"""The alarm line of the entropy detector, fitted; what it says counts as an accusation here."""
+"""Fitting of the entropy detector's alarm line; every anomaly counts as an accusation here."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from tocsin.pipeline.lab.training.recordings import TrainingSet
 
 OWN = EntropyConfig()
 LINES = (OWN.max_sigmas, 3.0, 5.3, 7.1, 9.5, 12.6)
-"""What is tried, a third apart; the program's own first: of equally good ones it stays."""
+"""Alarm lines that are tried, about a third apart; the program's default first, which is kept among equally good ones.
+"""
 
 
 def fit_entropy(
-    data: TrainingSet, budget_per_machine_day: float, mapper: Executor, told: Progress | None = None
+    data: TrainingSet, budget_per_machine_day: float, mapper: Executor, on_progress: Progress | None = None
 ) -> Choice[EntropyConfig]:
-    """Fit the line.
+    """Choose the alarm line of the entropy detector under a budget.
 
     Args:
         data: recordings, each with its truth; healthy ones too.
-        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
-        mapper: shares the recordings out.
-        told: progress.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
+        mapper: distributes the recordings to processes.
+        on_progress: called with the progress.
 
     Raises:
         RecordingError: a recording has no truth, none has operations, or one cannot be read.
@@ -36,7 +37,7 @@ def fit_entropy(
     check_tables(data, ENTROPY)
     configs = [replace(OWN, max_sigmas=line) for line in LINES]
     models = [{ENTROPY: encode_entropy(config)} for config in configs]
-    scores = scores_of(data.folders, ENTROPY, models, mapper, told)
+    scores = scores_of(data.folders, ENTROPY, models, mapper, on_progress)
     return choose(
         [BudgetTrial(config, score) for config, score in zip(configs, scores, strict=True)], budget_per_machine_day
     )

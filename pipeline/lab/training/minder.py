@@ -1,4 +1,4 @@
-"""Minder's models from recordings on disk, with thresholds that keep a budget of false accusations."""
+"""Training of Minder's models from recordings on disk, with thresholds under a budget of false accusations."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ VARIANTS: tuple[Variant, ...] = ("vae", "raw", "concatenated", "integrated", "ma
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A trained model.
+    """A trained Minder model.
 
     Attributes:
-        model: with its thresholds.
-        choice: of the threshold.
-        variants: what each variant was chosen for; ``vae`` is ``choice``.
+        model: the model with its thresholds.
+        choice: choice of the threshold of ``vae``.
+        variants: choice of each variant's threshold.
     """
 
     model: MinderModel
@@ -52,28 +52,28 @@ def fit_minder(
     mapper: Executor,
     *,
     config: VaeTrainingConfig | None = None,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Fitted:
-    """Train the LSTM-VAEs on all recordings, order the metrics, fit the thresholds on those with a truth.
+    """Train the LSTM-VAEs on all recordings, order the metrics, and fit the thresholds on recordings with a truth.
 
     Args:
-        data: recordings, most of their time without a fault.
-        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
-        mapper: shares the work out.
-        config: of each LSTM-VAE.
-        told: progress.
+        data: recordings, mostly without a fault.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
+        mapper: distributes the work to processes.
+        config: settings of each LSTM-VAE.
+        on_progress: called with the progress.
 
     Raises:
-        RecordingError: one cannot be read, or none has a truth.
-        ConfigError: not one has samples of any of the seven metrics.
+        RecordingError: a recording cannot be read, or none has a truth.
+        ConfigError: no recording has samples of any of the seven metrics.
     """
     check_labelled(data)
-    answers = for_each(mapper, lesson_at, data.folders, told, "reading")
+    answers = for_each(mapper, lesson_at, data.folders, on_progress, "reading")
     lessons = [lesson for answer in answers for lesson in answer]
-    model = train_minder(lessons, config, told, integrated=_has_whole_windows(lessons))
+    model = train_minder(lessons, config, on_progress, integrated=_has_whole_windows(lessons))
     choices: dict[Variant, Choice[MinderConfig]] = {}
     for variant in VARIANTS if model.integrated else [name for name in VARIANTS if name != "integrated"]:
-        tried = try_on(data.labelled, model, plain_thresholds(published(variant)), mapper, told)
+        tried = try_on(data.labelled, model, plain_thresholds(published(variant)), mapper, on_progress)
         choices[variant] = _chosen(tried, budget_per_machine_day, has_faults=data.fault_count > 0)
     sigmas: dict[str, float] = {name: choice.thing.threshold_sigmas or 0.0 for name, choice in choices.items()}
     model = replace(model, threshold_sigmas=sigmas["vae"], variant_sigmas=sigmas)
@@ -81,7 +81,7 @@ def fit_minder(
 
 
 def _has_whole_windows(lessons: Sequence[TrainingRecording]) -> bool:
-    """Whether the one model of all metrics can be trained: some machine has samples of all of them at once."""
+    """Return whether the model of all metrics can be trained: some machine has samples of all of them at once."""
     seen = [np.isfinite(lesson.series.values) for lesson in lessons]
     there = [row for row in range(len(PRIORITY)) if any(known[:, row].any() for known in seen)]
     return any(bool(known[:, there].all(axis=1).any()) for known in seen)
@@ -90,7 +90,7 @@ def _has_whole_windows(lessons: Sequence[TrainingRecording]) -> bool:
 def _chosen(
     tried: Sequence[BudgetTrial[MinderConfig]], budget_per_machine_day: float, *, has_faults: bool
 ) -> Choice[MinderConfig]:
-    """The highest of equally good thresholds; without a fault to find, the lowest that keeps the budget."""
+    """Return the highest of equally good thresholds; without a fault to find, the lowest one within the budget."""
     return choose(tried if has_faults else tried[::-1], budget_per_machine_day)
 
 
@@ -99,18 +99,18 @@ def try_on(
     model: MinderModel,
     configs: Sequence[MinderConfig],
     mapper: Executor,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> list[BudgetTrial[MinderConfig]]:
-    """What procedures of one variant do on recordings that have a truth."""
+    """Return the score of each configuration of one variant on recordings that have a truth."""
     scans = [ScanRequest(folder, encode_minder(model), tuple(configs)) for folder in folders]
-    by_folder = list(for_each(mapper, scan_one, scans, told, f"thresholds, {configs[0].variant}"))
+    by_folder = list(for_each(mapper, scan_one, scans, on_progress, f"thresholds, {configs[0].variant}"))
     return [
         BudgetTrial(config, add_up([scores[index] for scores in by_folder])[0]) for index, config in enumerate(configs)
     ]
 
 
 def lesson_at(folder: Path) -> list[TrainingRecording] | str:
-    """Read a recording as far as training looks at it, [] where it has no samples; a text says why it cannot be."""
+    """Read a recording for training; [] if it has no samples, a text if it cannot be read."""
     try:
         lesson = lesson_of(read_recording(folder))
     except (TocsinError, OSError) as error:
@@ -120,12 +120,12 @@ def lesson_at(folder: Path) -> list[TrainingRecording] | str:
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """One recording to be scanned with one variant; crosses to a worker process.
+    """One recording to be scanned with one variant; sent to a worker process.
 
     Attributes:
-        folder: the recording.
-        model: encoded.
-        configs: all of the same variant.
+        folder: folder of the recording.
+        model: the encoded model.
+        configs: configurations, all of the same variant.
     """
 
     folder: Path
@@ -134,7 +134,7 @@ class ScanRequest:
 
 
 def scan_one(scan: ScanRequest) -> list[FolderScore] | str:
-    """What each procedure does on one recording; a text says why it cannot be told."""
+    """Return the score of each configuration on one recording, or a text that says why that is impossible."""
     try:
         recording = read_recording(scan.folder)
         lesson = lesson_of(recording)

@@ -1,7 +1,7 @@
-"""Minder's models from recordings: limits, one LSTM-VAE a metric, the order of metrics, the threshold.
+"""Training of Minder's models: limits, one LSTM-VAE per metric, the order of metrics, the threshold.
 
-The LSTM-VAEs learn without labels from what is mostly normal. Labels (``truth.json``) serve the order
-of the metrics, as in the paper, and the threshold, whose value the paper does not give. Needs torch
+The LSTM-VAEs learn without labels from data that is mostly normal. Labels (``truth.json``) are used for the order
+of the metrics, as in the paper, and for the threshold, whose value the paper does not give. Needs torch
 and scikit-learn (``tocsin[train]``); no engine imports this.
 """
 
@@ -32,30 +32,30 @@ from tocsin.schemas.metrics import BUILTIN_TABLE, Metric
 from tocsin.schemas.records import NS_PER_SECOND
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is trained, steps done, steps in all)."""
+"""Callback for progress: (what is trained, steps done, steps in all)."""
 
 _METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu)}
 _DAY_SECONDS = 86_400
 _LABEL_STRIDE_TICKS = 8
-"""Windows for the tree do not overlap: neighbours say the same."""
+"""Distance between windows for the decision tree; they do not overlap, because neighbours are redundant."""
 THRESHOLDS = tuple(round(0.8 + 0.1 * step, 1) for step in range(33))
-"""What is tried, 0.8 to 4.0 standard deviations."""
+"""Thresholds that are tried, 0.8 to 4.0 standard deviations."""
 CEILING_RATIOS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98)
-"""And for ``MinderConfig.ceiling_ratio``."""
+"""Values of ``MinderConfig.ceiling_ratio`` that are tried."""
 
 
 CallScans = list[tuple[int, list[tuple[NDArray[np.intp], Scan]]]]
-"""For each call: when, and what each metric's windows say of which rows."""
+"""For each call: its time, and for each metric the compared rows and their scan."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecording:
-    """One recording, as far as training looks at it.
+    """The parts of one recording that training uses.
 
     Attributes:
         series: all samples.
-        faults: of ``truth.json``.
-        is_labelled: whether there is one; without, nobody knows what is false.
+        faults: faults of ``truth.json``.
+        is_labelled: whether there is a ``truth.json``; without one, false accusations are unknown.
     """
 
     series: Ticks
@@ -64,13 +64,13 @@ class TrainingRecording:
 
     @property
     def machine_days(self) -> float:
-        """Machines times duration."""
+        """Number of machines times days."""
         hosts, _, ticks = self.series.values.shape
         return float(hosts * ticks * self.series.tick_ns / NS_PER_SECOND / _DAY_SECONDS)
 
 
 def lesson_of(recording: Recording, metrics: Sequence[str] = PRIORITY) -> TrainingRecording | None:
-    """Reduce a recording; None: it has no samples."""
+    """Return the parts of a recording that training uses, None without samples."""
     series = series_of(recording, metrics)
     if series is None:
         return None
@@ -85,16 +85,16 @@ def train_minder(
     *,
     integrated: bool = False,
 ) -> MinderModel:
-    """Train all models and order the metrics; the threshold stays to ``fit_thresholds``.
+    """Train all LSTM-VAEs and order the metrics; the threshold is fitted later by ``fit_thresholds``.
 
     Args:
-        lessons: recordings, most of their time without a fault.
+        lessons: recordings, mostly without a fault.
         config: settings of each training.
-        progress: told after each step of each.
-        integrated: also the one model of all metrics, for that ablation.
+        progress: called after each step of each training.
+        integrated: whether to train also the model of all metrics, for that ablation.
 
     Raises:
-        ConfigError: not one recording has samples of any of the seven metrics.
+        ConfigError: no recording has samples of any of the seven metrics.
     """
     limits: dict[str, Limits] = {}
     single: dict[str, LstmVae] = {}
@@ -104,7 +104,7 @@ def train_minder(
         if not parts:
             continue
         limits[name] = learned_limits(_METRICS[name], parts)
-        single[name] = train_vae(parts, [name], [limits[name]], config, _told(progress, name))
+        single[name] = train_vae(parts, [name], [limits[name]], config, _named_progress(progress, name))
     if not limits:
         raise ConfigError("recordings", f"{len(lessons)} without samples of {', '.join(PRIORITY)}", "with some")
     metrics = tuple(name for name in PRIORITY if name in limits)
@@ -112,7 +112,9 @@ def train_minder(
     if integrated:
         columns = [PRIORITY.index(name) for name in metrics]
         whole = [lesson.series.values[:, columns] for lesson in lessons]
-        both = train_vae(whole, metrics, [limits[name] for name in metrics], config, _told(progress, "integrated"))
+        both = train_vae(
+            whole, metrics, [limits[name] for name in metrics], config, _named_progress(progress, "integrated")
+        )
     model = MinderModel(limits, single, both, metrics)
     features, faulty = labelled_windows(lessons)
     if len(np.unique(faulty)) == 2:
@@ -121,12 +123,16 @@ def train_minder(
     return model
 
 
-def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+def _named_progress(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    """Return the progress callback of one model's training."""
     return None if progress is None else lambda done, steps: progress(name, done, steps)
 
 
 def labelled_windows(lessons: Sequence[TrainingRecording]) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Features for the tree, and whether a fault was on in the window; windows half in a fault are left out."""
+    """Return features of windows for the decision tree, and whether a fault was present in each.
+
+    Windows that lie partly in a fault are left out.
+    """
     features, labels = [np.zeros((0, len(PRIORITY)), np.float32)], [np.zeros(0, bool)]
     for lesson in lessons:
         series = lesson.series
@@ -151,12 +157,15 @@ def labelled_windows(lessons: Sequence[TrainingRecording]) -> tuple[FloatArray, 
 
 
 def plain_thresholds(config: MinderConfig) -> list[MinderConfig]:
-    """The procedure with each threshold that is tried, the paper's one number for all sizes; the highest first."""
+    """Return the configuration with each threshold to try, one number for all job sizes as in the paper.
+
+    Highest first.
+    """
     return [replace(config, threshold_sigmas=value, ceiling_ratio=None) for value in reversed(THRESHOLDS)]
 
 
 def ceiling_thresholds(config: MinderConfig) -> list[MinderConfig]:
-    """The same with thresholds that follow the number of machines."""
+    """Return the configuration with each threshold to try that depends on the number of machines; highest first."""
     found = [replace(config, threshold_sigmas=math.inf, ceiling_ratio=value) for value in CEILING_RATIOS]
     return found[::-1]
 
@@ -164,15 +173,15 @@ def ceiling_thresholds(config: MinderConfig) -> list[MinderConfig]:
 def fit_thresholds(
     lessons: Sequence[TrainingRecording], model: MinderModel, config: MinderConfig
 ) -> tuple[Choice[MinderConfig], Choice[MinderConfig]]:
-    """Choose the thresholds with the best F1; of equally good ones the highest: it accuses less.
+    """Choose the thresholds with the best F1; among equals the highest, which accuses less.
 
     Args:
-        lessons: with truth; healthy ones too.
-        model: trained.
-        config: the procedure.
+        lessons: recordings with a truth; healthy ones too.
+        model: trained model.
+        config: settings of the procedure.
 
     Returns:
-        The paper's one number for all sizes, and the ``ceiling_ratio`` that follows the number of machines.
+        The choice of one number for all job sizes, as in the paper, and that of the ``ceiling_ratio``.
     """
     lessons = [lesson for lesson in lessons if lesson.is_labelled]
     scanned = [scans_of(lesson, model, config) for lesson in lessons]
@@ -187,13 +196,13 @@ def try_configs(
     model: MinderModel,
     configs: Sequence[MinderConfig],
 ) -> list[BudgetTrial[MinderConfig]]:
-    """What procedures that differ in thresholds and continuity do on lessons.
+    """Return the score of each configuration, which may differ in thresholds and continuity only.
 
     Args:
-        lessons: with truth.
-        scanned: of each, ``scans_of``.
-        model: trained.
-        configs: all of the variant that was scanned.
+        lessons: recordings with a truth.
+        scanned: result of ``scans_of`` for each recording.
+        model: trained model.
+        configs: configurations of the scanned variant.
     """
     found = []
     for config in configs:
@@ -203,29 +212,32 @@ def try_configs(
 
 
 def judge(lesson: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
-    """What a procedure does on one lesson with a truth."""
+    """Return the score of a configuration on one recording with a truth."""
     answers = answers_of(lesson, scans, model, config)
     return score_lines(lines_of(answers), lesson.faults, lesson.machine_days)
 
 
 def scans_of(lesson: TrainingRecording, model: MinderModel, config: MinderConfig) -> CallScans:
-    """The dear part of all calls on a recording, once for any number of thresholds."""
+    """Return the expensive part of all calls on a recording, which serves any number of thresholds."""
     found: CallScans = []
     for part, at_ns in pulls(lesson.series, config):
         samples = Samples(PRIORITY, part.values, part.tick_ns / NS_PER_SECOND)
-        told = [scan_view(samples, metrics, model, config) for _, metrics in views(model, config)]
-        found.append((at_ns, [one for one in told if isinstance(one, tuple)]))
+        view_scans = [scan_view(samples, metrics, model, config) for _, metrics in views(model, config)]
+        found.append((at_ns, [one for one in view_scans if isinstance(one, tuple)]))
     return found
 
 
 def answers_of(
     lesson: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig
 ) -> list[RunnerAccusation]:
-    """What the calls answer with this threshold and continuity: machines and times as ``MinderRunner`` gives them."""
+    """Return the calls' accusations with this threshold and continuity.
+
+    Machines and times are those of ``MinderRunner``.
+    """
     tick_seconds = lesson.series.tick_ns / NS_PER_SECOND
     answers = []
-    for at_ns, told in scans:
-        for rows, scan in told:
+    for at_ns, view_scans in scans:
+        for rows, scan in view_scans:
             candidates = scan.candidates(config.threshold(model, scan.machine_count))
             run = first_run(candidates, tick_seconds, config.continuity_seconds)
             if run is not None:

@@ -1,9 +1,8 @@
-"""Numbers of the rules that judge running jobs (``peers``, ``steps``): which are fitted, and over which values.
+"""The numbers of the rules that judge running jobs (``peers``, ``steps``) that are fitted, and their candidate values.
 
-Few, on purpose: each one is where sensitivity is bought with false accusations. The others (how much a
-host may differ from its own past, how many windows teach) follow from what they mean, and recordings of
-a week say less about them than that. Values stand about a third apart: nearer ones do the same on
-some hundred faults.
+They are few on purpose, because with each one sensitivity is bought with false accusations. The others (how much a
+host may differ from its own past, how many windows are learned) follow from their meaning, about which a week of
+recordings says less. Values are about a third apart, because nearer ones do the same on some hundred faults.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ COORDINATES: Final[Mapping[str, tuple[Coordinate, ...]]] = {
         Coordinate("lines", "lasting_scale_seconds", (_STEPS.lasting_scale_seconds, 0.22, 0.3, 0.55, 0.75)),
     ),
 }
-"""Detector -> its fitted numbers. ``working``: host metrics while the job runs; ``standing``: while it hangs."""
+"""Detector -> its fitted numbers. ``working``: host metrics while the job runs. ``standing``: while it is stalled."""
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "peers": ("host_metrics",),
@@ -49,7 +48,7 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "entropy": READS,
     "bilstm": READS,
 }
-"""Detector -> tables of which a recording must have one, or it says nothing of the detector."""
+"""Detector -> tables of which a recording must have one to say anything about it."""
 
 
 def fit_numbers(
@@ -59,36 +58,36 @@ def fit_numbers(
     mapper: Executor,
     *,
     seed: int = 0,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> SearchResult:
-    """Fit the numbers of ``peers`` or ``steps``.
+    """Choose the numbers of ``peers`` or ``steps`` under a budget.
 
     Args:
         data: recordings, each with its truth; healthy ones too.
-        detector: whose numbers.
-        budget_per_machine_day: false accusations per machine-day, infinite: the best F1.
-        mapper: shares the replays out.
-        seed: of the order in which numbers are looked at.
-        told: progress.
+        detector: ``peers`` or ``steps``.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
+        mapper: distributes the replays to processes.
+        seed: seed of the order in which numbers are searched.
+        on_progress: called with the progress.
 
     Raises:
-        RecordingError: a recording has no truth, none has what the detector looks at, or one cannot be replayed.
+        RecordingError: a recording has no truth, none has the detector's input, or one cannot be replayed.
     """
     check_all_labelled(data)
     check_tables(data, detector)
 
     def evaluate(candidates: Sequence[Numbers]) -> Sequence[Score]:
         models = [{detector: write_numbers(candidate)} for candidate in candidates]
-        return scores_of(data.folders, OURS, models, mapper, told)
+        return scores_of(data.folders, OURS, models, mapper, on_progress)
 
-    return search(COORDINATES[detector], evaluate, budget_per_machine_day, seed=seed, told=told)
+    return search(COORDINATES[detector], evaluate, budget_per_machine_day, seed=seed, on_progress=on_progress)
 
 
 def check_all_labelled(data: TrainingSet) -> None:
-    """Check that of each recording it is known what happened.
+    """Check that every recording has a truth.
 
     Raises:
-        RecordingError: names the first of which it is not.
+        RecordingError: one has none; the error names the first.
     """
     lacking = [one.folder for one in data.members if one.fault_count is None]
     if lacking:
@@ -98,7 +97,7 @@ def check_all_labelled(data: TrainingSet) -> None:
 
 
 def check_labelled(data: TrainingSet) -> None:
-    """Check that something can be said of false and right.
+    """Check that at least one recording has a truth.
 
     Raises:
         RecordingError: no recording has a truth.
@@ -110,10 +109,10 @@ def check_labelled(data: TrainingSet) -> None:
 
 
 def check_tables(data: TrainingSet, detector: str) -> None:
-    """Check that the detector has something to look at.
+    """Check that at least one recording has input for the detector.
 
     Raises:
-        RecordingError: no recording has a row, or for ``peers`` a sample, of what it looks at.
+        RecordingError: no recording has a row, or for ``peers`` a sample, of its input.
     """
     names = NEEDS[detector]
     if not any(one.tables.intersection(names) for one in data.members):

@@ -1,4 +1,4 @@
-"""What training looks at: recordings, and what they hold."""
+"""Recordings for training, and a summary of what they hold."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class RecordingSummary:
-    """One recording, before anything is learned of it.
+    """What one recording holds, before anything is learned from it.
 
     Attributes:
-        folder: where it lies.
-        machine_days: hosts times duration.
-        fault_count: of ``truth.json``, None: it has none.
-        tables: those with rows.
+        folder: folder of the recording.
+        machine_days: number of hosts times days.
+        fault_count: number of faults in ``truth.json``, None without that file.
+        tables: names of the tables with rows.
         metrics: built-in metrics with at least one sample.
-        notes: what was passed over, a sentence each.
-        error: why it cannot be used, "" = it can.
+        notes: what was skipped, one sentence each.
+        error: why it cannot be used, "" if it can.
     """
 
     folder: Path
@@ -51,8 +51,8 @@ class TrainingSet:
     """All recordings of one training.
 
     Attributes:
-        members: each of them.
-        source: what was named: paths, or a range of Kafka.
+        members: summary of each recording.
+        source: what the user named: paths, or a range of Kafka.
     """
 
     members: tuple[RecordingSummary, ...]
@@ -60,26 +60,26 @@ class TrainingSet:
 
     @property
     def folders(self) -> list[Path]:
-        """Where they lie."""
+        """Folders of the recordings."""
         return [one.folder for one in self.members]
 
     @property
     def labelled(self) -> list[Path]:
-        """Those whose truth is known."""
+        """Folders of the recordings with a truth."""
         return [one.folder for one in self.members if one.fault_count is not None]
 
     @property
     def machine_days(self) -> float:
-        """Of all."""
+        """Machine-days of all recordings."""
         return sum(one.machine_days for one in self.members)
 
     @property
     def fault_count(self) -> int:
-        """Of all whose truth is known."""
+        """Number of faults in all recordings with a truth."""
         return sum(one.fault_count or 0 for one in self.members)
 
     def described(self) -> dict[str, Any]:
-        """For a model's card."""
+        """Return the description of the training data for a model's card."""
         return {
             "fingerprint": fingerprint_of(self.folders),
             "recordings": len(self.members),
@@ -90,7 +90,7 @@ class TrainingSet:
 
 
 def look_at(folder: Path) -> RecordingSummary:
-    """Read one recording and say what it holds; one that cannot be used says why."""
+    """Read one recording and return its summary; one that cannot be used has an ``error``."""
     try:
         recording = read_with_ops(folder)
         if recording.manifest.end_ns == recording.manifest.start_ns:
@@ -109,10 +109,15 @@ def look_at(folder: Path) -> RecordingSummary:
 
 
 def look_at_all(paths: Sequence[Path], mapper: Executor, source: Sequence[str] = ()) -> TrainingSet:
-    """Look at all recordings that paths name.
+    """Return the training set of all recordings below these paths.
+
+    Args:
+        paths: folders of recordings, or folders that contain such.
+        mapper: distributes the work to processes.
+        source: description of the source; empty: the paths.
 
     Raises:
-        RecordingError: a path holds none, or one of them cannot be used: names folder, file, column and row.
+        RecordingError: a path has no recording, or one cannot be used; names folder, file, column and row.
     """
     folders = recordings_under(paths)
     members = tuple(mapper(look_at, folders))
@@ -123,10 +128,12 @@ def look_at_all(paths: Sequence[Path], mapper: Executor, source: Sequence[str] =
 
 
 def _sampled(recording: Recording) -> frozenset[str]:
+    """Return the built-in metrics with at least one sample."""
     columns = recording.tables.get("host_metrics", {})
     names = [metric.name for metric in (*BUILTIN_TABLE.host, *BUILTIN_TABLE.gpu) if metric.name in columns]
     return frozenset(name for name in names if np.isfinite(cast("NDArray[np.float32]", columns[name])).any())
 
 
 def _row_count(columns: Any) -> int:
+    """Return the number of rows of a table."""
     return len(next(iter(columns.values()), ()))

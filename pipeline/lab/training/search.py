@@ -1,8 +1,8 @@
-"""Coordinate search: one number after the other, each over a few values, until none is better.
+"""Coordinate search: one number at a time, each over a few values, until none improves.
 
-A number leaves the value that the program has only where that brings a fault more or a false
-accusation fewer on the recordings (``budget.worth``): of equally good values the program's own stays,
-because it was fitted on more than these recordings.
+A number leaves the program's default only if that finds one more fault or avoids one false accusation on the
+recordings (``budget.worth``). Among equally good values the default stays, because it was fitted on more than these
+recordings.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tocsin.pipeline.recording.score import Score
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """One number of a model.
+    """One number of a model that is searched.
 
     Attributes:
-        section: of the model.
-        name: of the number.
-        values: the program's own, then what is tried beside it.
+        section: section of the model.
+        name: name of the number.
+        values: the program's default, then the other values to try.
     """
 
     section: str
@@ -38,30 +38,30 @@ class Coordinate:
 
     @property
     def own(self) -> float:
-        """The program's value."""
+        """The program's default value."""
         return self.values[0]
 
     @property
     def path(self) -> str:
-        """For people."""
+        """Section and name as text."""
         return f"{self.section}.{self.name}"
 
 
 Point = tuple[float, ...]
-"""A value for each coordinate."""
+"""One value for each coordinate."""
 Evaluate = Callable[[Sequence[Numbers]], Sequence[Score]]
-"""What sets of numbers do on the recordings."""
+"""Function that returns the score of each set of numbers on the recordings."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Where the search ended.
+    """The result of a search.
 
     Attributes:
-        choice: the numbers, all that were searched, also those that stayed.
-        own: what the program's own numbers do.
-        changed: paths of the numbers that left the program's own value.
-        tried_count: sets of numbers that were evaluated.
+        choice: all searched numbers, also those that kept their default.
+        own: score of the program's default numbers.
+        changed: path of each changed number -> (default, new value).
+        tried_count: number of sets of numbers that were evaluated.
     """
 
     choice: Choice[Numbers]
@@ -71,7 +71,7 @@ class SearchResult:
 
 
 def numbers_at(coordinates: Sequence[Coordinate], point: Point) -> Numbers:
-    """The sections of a model."""
+    """Return the values of a point as the sections of a model."""
     found: dict[str, dict[str, float]] = {}
     for coordinate, value in zip(coordinates, point, strict=True):
         found.setdefault(coordinate.section, {})[coordinate.name] = value
@@ -85,17 +85,17 @@ def search(
     *,
     seed: int = 0,
     max_passes: int = 2,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> SearchResult:
-    """Search.
+    """Search the numbers with the best score under a budget, one coordinate at a time.
 
     Args:
-        coordinates: numbers and their values.
-        evaluate: asked once for each set of numbers.
-        budget_per_machine_day: false accusations per machine-day, infinite: none.
-        seed: of the order of the coordinates; the same seed and scores give the same numbers.
-        max_passes: over all coordinates; fewer where a pass changes nothing.
-        told: progress.
+        coordinates: numbers and their candidate values.
+        evaluate: called once for each set of numbers.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: no budget.
+        seed: seed of the order of the coordinates; the same seed and scores give the same numbers.
+        max_passes: most passes over all coordinates; a pass without a change ends the search.
+        on_progress: called with the progress.
     """
     order = list(range(len(coordinates)))
     random.Random(seed).shuffle(order)
@@ -105,12 +105,12 @@ def search(
     for number in range(max_passes):
         before = at
         for done, index in enumerate(order):
-            if told is not None:
-                told(f"pass {number + 1}", done, len(order))
+            if on_progress is not None:
+                on_progress(f"pass {number + 1}", done, len(order))
             others = [(*at[:index], value, *at[index + 1 :]) for value in _values(coordinates[index])]
             at = choose(known.tried([at, *(point for point in others if point != at)]), budget_per_machine_day).thing
-        if told is not None:
-            told(f"pass {number + 1}", len(order), len(order))
+        if on_progress is not None:
+            on_progress(f"pass {number + 1}", len(order), len(order))
         if at == before:
             break
     score = known.scores[at]
@@ -122,13 +122,14 @@ def search(
 
 
 class _Known:
-    """Scores of points; each is asked for once."""
+    """Cache of the scores of points."""
 
     def __init__(self, coordinates: Sequence[Coordinate], evaluate: Evaluate) -> None:
         self._coordinates, self._evaluate = coordinates, evaluate
         self.scores: dict[Point, Score] = {}
 
     def tried(self, points: Sequence[Point]) -> list[BudgetTrial[Point]]:
+        """Return the scored points; only new ones are evaluated."""
         new = [point for point in dict.fromkeys(points) if point not in self.scores]
         if new:
             found = self._evaluate([numbers_at(self._coordinates, point) for point in new])
@@ -137,5 +138,5 @@ class _Known:
 
 
 def _values(coordinate: Coordinate) -> tuple[float, ...]:
-    """The nearest to the program's own first: of equally good ones it is taken."""
+    """Return a coordinate's values, nearest to the default first, because the first of equally good ones is chosen."""
     return tuple(sorted(coordinate.values, key=lambda value: (abs(value - coordinate.own), value)))

@@ -1,4 +1,4 @@
-"""One training, from recordings to a model and the card that tells what it is worth."""
+"""One training, from recordings to a model and its card with figures."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DETECTORS: Final = ("peers", "steps", "minder", "entropy", "bilstm")
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
-    """What a training is told.
+    """Settings of one training.
 
     Attributes:
-        detector: what is trained.
-        budget_per_machine_day: false accusations that a machine may cost in a day, infinite: no budget, the best F1.
-        seed: of all that is drawn.
+        detector: detector whose model is trained.
+        budget_per_machine_day: allowed false accusations per machine-day; infinite: no budget, the best F1.
+        seed: seed of all random choices.
     """
 
     detector: str
@@ -43,13 +43,13 @@ class TrainingConfig:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came out.
+    """The result of a training.
 
     Attributes:
-        card: without version and hash.
-        payload: the model.
-        reason: how it stands to the budget.
-        lines: what there is to tell, a sentence each.
+        card: card of the model, without version and hash.
+        payload: the model's bytes.
+        reason: how it relates to the budget.
+        lines: what to report, one sentence each.
     """
 
     card: ModelCard
@@ -60,7 +60,7 @@ class Trained:
 
 @dataclass(slots=True)
 class _Model:
-    """A model before it has a card."""
+    """A trained model before it has a card."""
 
     payload: bytes
     format: str
@@ -76,20 +76,20 @@ def train(
     mapper: Executor,
     *,
     validation: TrainingSet | None = None,
-    told: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Trained:
     """Train a detector's model.
 
     Args:
-        data: what it learns from.
-        config: what, how often it may be wrong, from which seed.
-        trained_at: now, ISO 8601 with its zone.
-        mapper: shares work out.
-        validation: recordings that it does not learn from, each with its truth; None: no figures of them.
-        told: progress.
+        data: recordings to learn from.
+        config: detector, budget and seed.
+        trained_at: present time, ISO 8601 with its zone.
+        mapper: distributes the work to processes.
+        validation: recordings that are not learned from, each with its truth; None: no figures on them.
+        on_progress: called with the progress.
 
     Raises:
-        ConfigError: there is no such detector, the budget is none, or there is nothing to learn from.
+        ConfigError: the detector or the budget is invalid, or there is nothing to learn from.
         RecordingError: a recording cannot be read, or lacks what is needed.
     """
     if config.detector not in DETECTORS:
@@ -98,10 +98,10 @@ def train(
     if validation is not None:
         check_all_labelled(validation)
     fit = {"minder": _minder, "entropy": _entropy, "bilstm": _bilstm}.get(config.detector, _numbers)
-    model = fit(data, config, mapper, told)
+    model = fit(data, config, mapper, on_progress)
     metrics = {"training": model.choice.score.to_object()}
     if validation is not None:
-        metrics["validation"] = judged(config.detector, model.payload, validation, mapper, told).to_object()
+        metrics["validation"] = judged(config.detector, model.payload, validation, mapper, on_progress).to_object()
     lines = [*model.lines, model.choice.sentence()]
     if not data.fault_count:
         lines.append("no fault in these recordings: how many it finds, and how soon, nobody knows")
@@ -112,6 +112,7 @@ def train(
 def _card(
     data: TrainingSet, config: TrainingConfig, trained_at: str, model: _Model, metrics: Mapping[str, Any]
 ) -> ModelCard:
+    """Build the card of a trained model."""
     bound = model.choice.bound_per_machine_day
     return ModelCard(
         detector=config.detector,
@@ -134,14 +135,19 @@ def _card(
     )
 
 
-def judged(detector: str, payload: bytes, data: TrainingSet, mapper: Executor, told: Progress | None = None) -> Score:
-    """What a model does on recordings that have a truth."""
+def judged(
+    detector: str, payload: bytes, data: TrainingSet, mapper: Executor, on_progress: Progress | None = None
+) -> Score:
+    """Return a model's score on recordings that have a truth."""
     detectors = OURS if detector in ENGINE_DETECTORS else detector
-    return scores_of(data.folders, detectors, [{detector: payload}], mapper, told)[0]
+    return scores_of(data.folders, detectors, [{detector: payload}], mapper, on_progress)[0]
 
 
-def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
-    found = fit_numbers(data, config.detector, config.budget_per_machine_day, mapper, seed=config.seed, told=told)
+def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+    """Train the numbers of ``peers`` or ``steps``."""
+    found = fit_numbers(
+        data, config.detector, config.budget_per_machine_day, mapper, seed=config.seed, on_progress=on_progress
+    )
     numbers: Numbers = found.choice.thing
     payload = write_numbers(numbers)
     lines = []
@@ -153,18 +159,22 @@ def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: 
     return _Model(payload, f"{config.detector}/1", found.choice, {k: dict(v) for k, v in numbers.items()}, lines)
 
 
-def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
-    choice = fit_entropy(data, config.budget_per_machine_day, mapper, told)
+def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+    """Train the alarm line of ``entropy``."""
+    choice = fit_entropy(data, config.budget_per_machine_day, mapper, on_progress)
     line = choice.thing.max_sigmas
     lines = [f"max_sigmas = {line:g}; F1 {_f1(choice.score)}"]
     return _Model(encode_entropy(choice.thing), ENTROPY_FORMAT, choice, {"max_sigmas": line}, lines)
 
 
-def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
+def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+    """Train the networks of ``bilstm``."""
     from tocsin.models.training.bilstm_ocnn_training import OcnnTraining
     from tocsin.pipeline.lab.training.bilstm import fit_bilstm
 
-    fitted = fit_bilstm(data, config.budget_per_machine_day, mapper, config=OcnnTraining(seed=config.seed), told=told)
+    fitted = fit_bilstm(
+        data, config.budget_per_machine_day, mapper, config=OcnnTraining(seed=config.seed), on_progress=on_progress
+    )
     networks = fitted.choice.thing
     thresholds: dict[str, Any] = {
         "line_factor": {family: network.line_factor for family, network in networks.items()},
@@ -179,13 +189,14 @@ def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: P
     return _Model(encode_bilstm(networks), BILSTM_FORMAT, fitted.choice, thresholds, lines)
 
 
-def _minder(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: Progress | None) -> _Model:
+def _minder(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+    """Train the models of ``minder``."""
     from tocsin.models.minder_file import encode_minder
     from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
     from tocsin.pipeline.lab.training.minder import fit_minder
 
     fitted = fit_minder(
-        data, config.budget_per_machine_day, mapper, config=VaeTrainingConfig(seed=config.seed), told=told
+        data, config.budget_per_machine_day, mapper, config=VaeTrainingConfig(seed=config.seed), on_progress=on_progress
     )
     thresholds: dict[str, Any] = {"threshold_sigmas": fitted.model.threshold_sigmas}
     thresholds["variant_sigmas"] = dict(fitted.model.variant_sigmas)
@@ -198,4 +209,5 @@ def _minder(data: TrainingSet, config: TrainingConfig, mapper: Executor, told: P
 
 
 def _f1(score: Score) -> str:
+    """Return the F1 of a score as text, "-" without one."""
     return "-" if score.f1 is None else f"{score.f1:.3f}"

@@ -1,1 +1,1 @@
-"""The command line: one module a command, loaded only when that command is called."""
+"""The command line: each command is a module, imported only when that command is called."""

@@ -1,4 +1,4 @@
-"""``tocsin agent``: the collectors of one training host."""
+"""``tocsin agent``: runs the collectors of one training host and sends their records to the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_SPOOL_BYTES = 64 * 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
+    """Add the command's flags to the parser."""
     add_config_argument(parser)
     _add_peers(parser)
     add_token_arguments(lambda *said: _flag(parser, *said), parser)
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_peers(parser: argparse.ArgumentParser) -> None:
-    """Declare who this agent is, and whom it speaks to."""
+    """Add the flags with the agent's own name, place and addresses, and the engine's address."""
     _flag(parser, "--engine", "TOCSIN_ENGINE", DEFAULT_ENGINE, "where the engine is: unix:PATH or HOST:PORT")
     text = (
         "unix datagram socket of the hooks (default: agent.sock in /run/tocsin where this user may write there, else in"
@@ -58,7 +58,7 @@ def _add_peers(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_kafka(parser: argparse.ArgumentParser) -> None:
-    """Declare the way over Kafka."""
+    """Add the flags for sending to Kafka instead of to the engine."""
     add_kafka_arguments(parser, text="send to these brokers instead of --engine")
     text = "of what is sent to Kafka: zstd, lz4 or none"
     _flag(parser, "--kafka-compression", "TOCSIN_KAFKA_COMPRESSION", "zstd", text)
@@ -67,7 +67,7 @@ def _add_kafka(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_spool(parser: argparse.ArgumentParser) -> None:
-    """Declare what is kept while the engine is away."""
+    """Add the flags of the spool, which keeps records while the engine cannot be reached."""
     text = "folder for records while the engine is away; '': in memory"
     _flag(parser, "--spool-dir", "TOCSIN_SPOOL_DIR", default_spool_folder(), text)
     text = "most that the spool may hold; the oldest records go first"
@@ -75,7 +75,7 @@ def _add_spool(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:
-    """Declare what the collectors read."""
+    """Add the flags that say what the collectors read, and how often."""
     _flag(parser, "--proc-root", "TOCSIN_PROC_ROOT", "/proc", "where the host's /proc is")
     _flag(parser, "--sys-root", "TOCSIN_SYS_ROOT", "/sys", "where the host's /sys is")
     _flag(parser, "--disk-path", "TOCSIN_DISK_PATH", "/", "file system whose fill is reported; '': none")
@@ -103,7 +103,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C, send the rest, return 0."""
+    """Run the agent until SIGTERM or Ctrl-C, send what is still queued, and return the exit status 0."""
     set_up_logs(args)
     from tocsin.collectors.agent.agent import (
         Agent,
@@ -153,10 +153,12 @@ def make_sink(args: argparse.Namespace, clock: SteadyClock, wake: Wakeup) -> Sin
 
 
 def _default_socket() -> str:
-    """Return where hooks of this user look for an agent that this user may be.
+    """Return the path of this user's agent socket, where the user's hooks look for it.
+
+    Prints a hint if another agent already listens on a socket that the hooks try first.
 
     Raises:
-        ConfigError: the folder is not this user's alone.
+        ConfigError: the socket's folder belongs to another user or others can write to it.
     """
     from tocsin.collectors.hook._places import agent_sockets, listening, own_socket
     from tocsin.schemas.errors import ConfigError
@@ -168,20 +170,20 @@ def _default_socket() -> str:
     places = agent_sockets()
     other = listening(places[: places.index(own)])
     if other:
-        told = f"hooks look at {other} first, and an agent listens there: set TOCSIN_AGENT_SOCKET={own} for your job"
-        print(f"tocsin agent: {told}", file=sys.stderr, flush=True)
+        hint = f"hooks look at {other} first, and an agent listens there: set TOCSIN_AGENT_SOCKET={own} for your job"
+        print(f"tocsin agent: {hint}", file=sys.stderr, flush=True)
     return own
 
 
 def config_of(args: argparse.Namespace) -> SinkConfig:
-    """Return where the engine is, and how this agent proves who it is."""
+    """Return the sink's settings: the engine's address, this host's name, its tokens and its TLS settings."""
     from tocsin.collectors.transport.outbox import SinkConfig
 
     return SinkConfig(args.engine, args.host, __version__, tokens_of(args), agent_tls_of(args))
 
 
 def metric_collectors(args: argparse.Namespace) -> list[Collector]:
-    """Return the sources of the host's metrics, one collector each."""
+    """Return the collectors of the host's metrics: the host (or a process tree, for a drill) and the disk."""
     from tocsin.collectors.sources.disk import DiskCollector
     from tocsin.collectors.sources.host import HostCollector, HostConfig
     from tocsin.collectors.sources.process_tree import ProcessTreeCollector, ProcessTreeConfig
@@ -199,10 +201,10 @@ def metric_collectors(args: argparse.Namespace) -> list[Collector]:
 
 
 def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
-    """Return the sources of GPUs, network cards, the kernel and others' exporters; one that is absent says so once.
+    """Return the collectors of GPUs, network cards, the kernel log and Prometheus exporters.
 
-    An agent that poses as a host (the drill) has only those that were asked for: all the hosts
-    that it plays would show the same hardware.
+    A collector whose source is absent logs that once. An agent that acts as one of a drill's hosts gets only the
+    collectors that were asked for. All hosts of a drill run on one machine, so they would show the same hardware.
 
     Raises:
         ConfigError: a mapping file or an exporter's address cannot be used.
@@ -222,6 +224,7 @@ def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
 
 
 def _gpus(args: argparse.Namespace) -> Collector:
+    """Return the collector of the GPUs; with ``fake:N``, of N simulated GPUs."""
     from tocsin.collectors.sources.nvml import NvmlCollector, NvmlConfig
 
     library = None
@@ -233,7 +236,13 @@ def _gpus(args: argparse.Namespace) -> Collector:
 
 
 def _exporters(args: argparse.Namespace) -> list[Collector]:
-    """Return a collector for each page; the module that fetches them costs memory, so only where there is one."""
+    """Return one collector for each exporter URL.
+
+    The module that fetches pages costs memory, so it is imported only if there is a URL.
+
+    Raises:
+        ConfigError: the mapping file cannot be read or is not valid.
+    """
     urls = args.prometheus or os.environ.get("TOCSIN_PROMETHEUS", "").split()
     if not urls:
         return []
@@ -253,6 +262,7 @@ def _exporters(args: argparse.Namespace) -> list[Collector]:
 
 
 def _nvml(text: str) -> str:
+    """Parse ``--nvml``: "auto", "off" or "fake:N" with N of at most two digits; else an argparse error."""
     number = text.removeprefix("fake:")
     if text not in {"auto", "off"} and not (
         number != text and number.isascii() and number.isdigit() and len(number) < 3
@@ -262,12 +272,14 @@ def _nvml(text: str) -> str:
 
 
 def _auto(text: str) -> str:
+    """Parse a flag that is "auto" or "off"; else an argparse error."""
     if text not in {"auto", "off"}:
         raise argparse.ArgumentTypeError(f"{text!r}: must be auto or off")
     return text
 
 
 def _seconds(text: str) -> float:
+    """Parse a period of 0.1 to 3600 seconds; else an argparse error."""
     seconds = float(text)
     if not 0.1 <= seconds <= 3600:
         raise argparse.ArgumentTypeError(f"{text}: must be 0.1 to 3600 seconds")
@@ -275,12 +287,12 @@ def _seconds(text: str) -> float:
 
 
 def default_dump_folder() -> str:
-    """Return where hooks write dumps when nobody names a folder (``TOCSIN_DUMP_DIR``)."""
+    """Return the folder where hooks write dumps by default: ``tocsin-dumps`` in ``TMPDIR`` or ``/tmp``."""
     return str(Path(os.environ.get("TMPDIR") or "/tmp") / "tocsin-dumps")  # noqa: S108  # as the hook's, without tempfile
 
 
 def default_spool_folder() -> str:
-    """Return where a service, or an ordinary user, keeps such files."""
+    """Return the default folder of the spool: below ``/var/lib`` for root, else in the user's state folder."""
     if os.geteuid() == 0:
         return "/var/lib/tocsin/spool"
     state = os.environ.get("XDG_STATE_HOME")
@@ -297,7 +309,7 @@ def _flag(  # one line a flag is what makes them readable
     *,
     kind: Callable[[str], object] = str,
 ) -> None:
-    """Declare a flag whose default an environment variable may set."""
+    """Add a flag whose default is the value of an environment variable, or else ``default``."""
     shown = f"; default: {default}" if default else ""
     parser.add_argument(
         name,

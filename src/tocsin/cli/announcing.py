@@ -1,4 +1,4 @@
-"""A model on its way to running engines: the flags, the check, the sending."""
+"""Announcing a model to running engines: the flags, the check and the sending."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tocsin.pipeline.lab.registry import Registry
 
 Announce = Callable[[int, int], ModelAnnouncement]
-"""(now, from when on it is used) -> what is announced."""
+"""Function (now in ns, start of use in ns) -> the announcement to send."""
 _NOTICE_SECONDS: Final = NOTICE_NS / NS_PER_SECOND
 _MAX_SECONDS: Final = MAX_AHEAD_NS / NS_PER_SECOND - 5
 _ANSWER_SECONDS: Final = 10.0
@@ -37,7 +37,7 @@ _LOCAL: Final = "local"
 
 
 def add_announcing_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare to whom a model is announced, and from when on it is used."""
+    """Add the flags that say to whom a model is announced, and from when on it is used."""
     text = f"used from the first slice on that begins so much later, at least {_NOTICE_SECONDS:g} (default: 30)"
     parser.add_argument("--effective-in", type=float, default=30.0, metavar="SECONDS", help=text)
     text = f"an embedded engine: its control socket (serve --control), or {_LOCAL}: of this user's data folder"
@@ -47,7 +47,7 @@ def add_announcing_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_addressed(args: argparse.Namespace) -> bool:
-    """Tell whether the flags (or the environment) name an engine or brokers.
+    """Return whether the flags (or the environment) name an engine or brokers.
 
     Raises:
         ConfigError: ``--effective-in`` is out of range.
@@ -58,10 +58,12 @@ def is_addressed(args: argparse.Namespace) -> bool:
 
 
 def of_registry(registry: Registry, detector: str, version: str) -> Announce:
-    """Return how a version of the registry is announced; a detector's own settings: as a withdrawal.
+    """Return a function that builds the announcement of one model version of the registry.
+
+    If the version is the detector's own built-in settings, the announcement is a withdrawal of the current model.
 
     Raises:
-        RegistryError: it is not there, damaged, or marked as refused.
+        RegistryError: the version does not exist, is damaged, or is marked as refused.
     """
     registry.check_not_refused(detector, version)
     card, payload = registry.card(detector, version), registry.payload(detector, version)
@@ -72,10 +74,10 @@ def of_registry(registry: Registry, detector: str, version: str) -> Announce:
 
 
 def check(args: argparse.Namespace, announce: Announce) -> ModelAnnouncement:
-    """Return what would be announced now, if running engines can use it.
+    """Return the announcement as it would be sent now, after checking that running engines can use it.
 
     Raises:
-        EngineError: they cannot; says why.
+        EngineError: they cannot use it; the message says why.
     """
     from tocsin.models.documents import accept
 
@@ -89,10 +91,10 @@ def check(args: argparse.Namespace, announce: Announce) -> ModelAnnouncement:
 
 
 def send(args: argparse.Namespace, announce: Announce) -> None:
-    """Announce it to whom the flags name, and say from when on it is used.
+    """Send the announcement to the engine or the brokers of the flags, and print from when on the model is used.
 
     Raises:
-        EngineError: it is refused, or nobody is there.
+        EngineError: the model is refused, or nothing can be reached at the address.
     """
     announcement = check(args, announce)
     try:
@@ -109,16 +111,17 @@ def send(args: argparse.Namespace, announce: Announce) -> None:
 
 
 def _refused(announcement: ModelAnnouncement, error: ModelRefusedError) -> EngineError:
+    """Return the error for a model that was refused, with the reason."""
     return EngineError(f"{announcement.name} {announcement.version} is refused ({error.reason}): {error}")
 
 
 def _tell_engine(place: str, announcement: ModelAnnouncement) -> None:
-    """Hand it to an embedded engine over its control socket.
+    """Send the announcement to an embedded engine over its control socket.
 
     Raises:
-        ConfigError: an agents' address: an engine takes no models there.
-        EngineError: it cannot be reached, or does not answer.
-        ModelRefusedError: it does not take the model.
+        ConfigError: the address is that of the agents' socket, where an engine accepts no models.
+        EngineError: the engine cannot be reached, or does not answer.
+        ModelRefusedError: the engine refuses the model.
     """
     from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineRefusedError
     from tocsin.schemas.wire.codec import encode
@@ -131,6 +134,7 @@ def _tell_engine(place: str, announcement: ModelAnnouncement) -> None:
 
 
 def _control_of(place: str) -> Path:
+    """Return the path of the control socket that ``--to`` names; "local" is the one in this user's data folder."""
     if place == _LOCAL:
         return control_socket(data_folder())
     path = Path(place.removeprefix("unix:"))

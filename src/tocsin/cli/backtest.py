@@ -1,4 +1,4 @@
-"""``tocsin backtest RECORDING …``: detector sets side by side, scored as ``tocsin score`` does, with plots."""
+"""``tocsin backtest RECORDING …``: compares detector sets on recordings, scored like ``tocsin score``, with plots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEFAULT_SETS = "ours,plain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     text = "recording, or a folder that holds some; without truth.json it is judged and not scored"
     parser.add_argument("recordings", metavar="RECORDING", type=Path, nargs="+", help=text)
     text = "sets beside each other: ours, peers, steps, minder, minder-raw, minder-concatenated, minder-integrated, "
@@ -58,14 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BacktestJob:
-    """One recording; crosses to a worker process.
+    """One recording to judge, in a form that can be sent to a worker process.
 
     Attributes:
-        folder: the recording.
-        sets: the detector sets.
-        models: detector -> payload.
-        page: file for its page, None: none is wanted.
-        limits: how much of it is read, None: the default.
+        folder: folder of the recording.
+        sets: names of the detector sets.
+        models: payload of the model by detector name.
+        page: file that the recording's HTML page is written to, None: no page.
+        limits: limits on what is read, None: the default limits.
     """
 
     folder: Path
@@ -76,7 +76,11 @@ class BacktestJob:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge, print, write; 2 when a recording cannot be read (the others are judged all the same)."""
+    """Judge the recordings with each detector set, print the results and write the pages.
+
+    Returns:
+        The exit status: 0, or 2 if a recording could not be read (the others are judged nevertheless).
+    """
     from tocsin.pipeline.lab.backtest.detector_sets import checked_sets, runner_of
     from tocsin.pipeline.lab.backtest.summary import index_page, to_object
 
@@ -92,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         except ModelRefusedError as error:
             raise ConfigError("--model", ", ".join(args.model), f"models that can be used: {error}") from error
     if args.out is not None:
-        _claim(args.out)
+        _prepare_folder(args.out)
     folders, failed = _folders(args.recordings)
     limits = read_limits_of(args)
     jobs = [
@@ -112,11 +116,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _models(args: argparse.Namespace) -> dict[str, bytes]:
-    """Payloads by detector: those named, and of the others what ships for sets that need a file.
+    """Return model payloads by detector: those given with ``--model``, else the shipped ones of sets that need one.
 
     Raises:
         ConfigError: an argument is wrong.
-        RegistryError: a version is not there, or damaged.
+        RegistryError: a version does not exist, or is damaged.
     """
     from tocsin.pipeline.lab.backtest.detector_sets import ENGINE_DETECTORS, MODELS
     from tocsin.pipeline.lab.registry.builtin import builtin_cards, builtin_payload
@@ -136,7 +140,10 @@ def _models(args: argparse.Namespace) -> dict[str, bytes]:
 
 
 def _payload(args: argparse.Namespace, detector: str, where: str) -> bytes:
-    """The bytes of a file or of a version; none for a detector's own settings."""
+    """Return the bytes of a model: from a file, else of a version in the registry.
+
+    B"" for a detector's own settings.
+    """
     path = Path(where)
     if path.is_file():
         try:
@@ -157,11 +164,11 @@ def _payload(args: argparse.Namespace, detector: str, where: str) -> bytes:
     return registry.payload(detector, current.version)
 
 
-def _claim(out: Path) -> None:
-    """Make the folder; pages of an earlier backtest go, anything else is never written over.
+def _prepare_folder(out: Path) -> None:
+    """Create the output folder and delete the pages of an earlier backtest; never overwrite anything else.
 
     Raises:
-        ConfigError: it holds something else, or cannot be made.
+        ConfigError: the folder holds other files, or cannot be created.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -175,7 +182,7 @@ def _claim(out: Path) -> None:
 
 
 def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[CaseRow]]:
-    """The recordings that paths name, each once; and the paths that name none."""
+    """Return the recordings found under the paths, each once, and one failed row for each path that has none."""
     from tocsin.pipeline.lab.backtest.summary import CaseRow
     from tocsin.pipeline.recording.under import recordings_under
 
@@ -190,6 +197,7 @@ def _folders(paths: Sequence[Path]) -> tuple[list[Path], list[CaseRow]]:
 
 
 def _page(out: Path | None, number: int, folder: Path) -> Path | None:
+    """Return the HTML file for a recording: numbered, and named after its folder; None if no pages are written."""
     if out is None:
         return None
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name)[:60]
@@ -197,7 +205,7 @@ def _page(out: Path | None, number: int, folder: Path) -> Path | None:
 
 
 def backtest_one(job: BacktestJob) -> CaseRow:
-    """Judge one recording and write its page."""
+    """Judge one recording, write its page if one is wanted, and return its row; errors are returned in the row."""
     from tocsin.pipeline.lab.backtest.case_page import case_page
     from tocsin.pipeline.lab.backtest.detector_sets import runner_of
     from tocsin.pipeline.lab.backtest.summary import CaseRow
@@ -218,6 +226,7 @@ def backtest_one(job: BacktestJob) -> CaseRow:
 
 
 def _judged(jobs: Sequence[BacktestJob], worker_count: int) -> list[CaseRow]:
+    """Judge all recordings, in worker processes if there are several, and return their rows in order."""
     bar = bar_of("recordings") if sys.stderr.isatty() else None
     work = Work(backtest_one, _failed)
     if min(worker_count, len(jobs)) <= 1:
@@ -226,12 +235,14 @@ def _judged(jobs: Sequence[BacktestJob], worker_count: int) -> list[CaseRow]:
 
 
 def _failed(job: BacktestJob, why: str) -> CaseRow:
+    """Return the row of a recording that could not be judged, with the reason."""
     from tocsin.pipeline.lab.backtest.summary import CaseRow
 
     return CaseRow(str(job.folder), None, why)
 
 
 def _shown(cases: Sequence[CaseRow], args: argparse.Namespace) -> str:
+    """Return the results as text: a table, with rows by kind and by cause if ``--kinds`` is set."""
     from tocsin.pipeline.lab.backtest.summary import figures_of, headline, table_lines
 
     figures = figures_of([case.trial for case in cases if case.trial is not None])

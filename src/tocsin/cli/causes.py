@@ -1,4 +1,4 @@
-"""``tocsin causes``: the words that a verdict's cause can be, with meaning and action."""
+"""``tocsin causes``: lists the causes that a verdict can have, with meaning and recommended action."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tocsin.schemas.printable import json_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("--json", action="store_true", help="one JSON array instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list."""
+    """Print the causes as a table, or as JSON, and return the exit status 0."""
     rows = [
         {"cause": c.name, "blames": c.blames, "action": c.action.value, "meaning": c.meaning} for c in CAUSES.values()
     ]

@@ -1,4 +1,4 @@
-"""``tocsin config check FILE``: is the settings file of serve and agent right?"""
+"""``tocsin config check FILE``: checks the settings file of serve and agent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from tocsin.cli.config_file import COMMANDS, checked, read
 from tocsin.schemas.printable import plain
 
 _PASSWORD = re.compile(r"(://[^/@:]*:)[^@/]*@")
-"""Of an address: it is not for terminals and logs."""
+"""The password in an address, which must not be printed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     check = verbs.add_parser("check", help="read the file as serve and agent would, and say what it sets")
     check.add_argument("file", metavar="FILE", type=Path)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say what the file sets, a line a setting."""
+    """Check the file and print its settings, one per line, with passwords hidden; return the exit status 0.
+
+    Raises:
+        ConfigError: the file cannot be read, or a setting is wrong.
+    """
     tables = read(args.file)
     for command in COMMANDS:
         parser = argparse.ArgumentParser(prog=f"tocsin {command}")

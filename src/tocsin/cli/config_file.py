@@ -1,6 +1,6 @@
-"""One TOML file with settings of ``serve`` and ``agent``: a flag counts first, then the environment, then the file.
+"""One TOML file with settings of ``serve`` and ``agent``; flags take precedence, then the environment, then the file.
 
-A table a command; a key is a flag's name without its dashes, with ``-`` or ``_``::
+Each command has a table. A key is a flag's name without its dashes, with ``-`` or ``_``::
 
     [serve]
     listen = "0.0.0.0:4440"
@@ -10,7 +10,7 @@ A table a command; a key is a flag's name without its dashes, with ``-`` or ``_`
     engine = "engine-1:4440"
     prometheus = ["http://127.0.0.1:9400/metrics"]
 
-What the file says becomes the default of the flag; where the flag's variable is set in the environment, it is not.
+A value of the file becomes the default of its flag, unless the flag's environment variable is set.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _NO_SETTINGS: Final = frozenset({"help", "config"})
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--config FILE``."""
+    """Add the flag ``--config FILE``."""
     text = f"TOML file with settings of serve and agent; flags and environment count more [env: {VARIABLE}]"
     parser.add_argument("--config", metavar="FILE", type=Path, help=text)
 
 
 def with_file_defaults(parser: argparse.ArgumentParser, command: str, arguments: Sequence[str]) -> None:
-    """Make what the named file says of a command the defaults of its parser; no file is named: nothing changes.
+    """Set the defaults of a command's parser from the settings file, if one is named.
 
     Args:
-        parser: of the command, with all its flags.
+        parser: parser of the command, with all its flags.
         command: one of ``COMMANDS``.
-        arguments: the command's.
+        arguments: arguments of the command.
 
     Raises:
-        ConfigError: the file cannot be read, or something in it is no setting.
+        ConfigError: the file cannot be read, or a key or value of it is wrong.
     """
     path = _named(arguments)
     if path is None:
@@ -62,10 +62,11 @@ def with_file_defaults(parser: argparse.ArgumentParser, command: str, arguments:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The tables of a file.
+    """Return the tables of a settings file.
 
     Raises:
-        ConfigError: it cannot be read, or is no TOML; an unknown table names the nearest right one.
+        ConfigError: the file cannot be read or is not TOML, or a table is unknown (the error suggests the nearest
+            name).
     """
     import tomllib  # only who has such a file pays
 
@@ -83,10 +84,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def checked(path: Path, tables: Mapping[str, Any], command: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """The settings of one command, as its flags take them: flag name without dashes -> value.
+    """Return the settings of one command, converted as its flags would: flag name without dashes -> value.
 
     Raises:
-        ConfigError: names file, key and value; for an unknown key the nearest right one.
+        ConfigError: a key or value is wrong; the error names file, key and value, and suggests the nearest known key.
     """
     actions = settings_of(parser)
     found: dict[str, Any] = {}
@@ -102,13 +103,13 @@ def checked(path: Path, tables: Mapping[str, Any], command: str, parser: argpars
 
 
 def settings_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """What a file may set: flag name without dashes -> flag."""
+    """Return the flags that a file may set: flag name without dashes -> argparse action."""
     long = ((action, option) for action in parser._actions for option in action.option_strings)  # noqa: SLF001  # argparse lists its flags nowhere else
     return {option[2:]: action for action, option in long if option.startswith("--") and option[2:] not in _NO_SETTINGS}
 
 
 def _value(where: str, action: argparse.Action, value: object) -> object:
-    """One value, converted as the flag would."""
+    """Return one value of the file, converted as the flag would; raise ConfigError if it does not fit."""
     if isinstance(action.default, bool) or action.nargs == 0:
         if not isinstance(value, bool):
             raise ConfigError(where, _shown(value), "true or false")
@@ -124,6 +125,7 @@ def _value(where: str, action: argparse.Action, value: object) -> object:
 
 
 def _one(where: str, action: argparse.Action, value: object) -> object:
+    """Return one element, converted with the flag's type; raise ConfigError if it does not fit."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ConfigError(where, _shown(value), "a text or a number")
     convert = action.type if callable(action.type) else str
@@ -137,10 +139,12 @@ def _one(where: str, action: argparse.Action, value: object) -> object:
 
 
 def _is_repeated(action: argparse.Action) -> bool:
+    """Return whether the flag may be given several times."""
     return isinstance(action, argparse._AppendAction)  # noqa: SLF001  # argparse names the class nowhere else
 
 
 def _is_in_environment(action: argparse.Action) -> bool:
+    """Return whether the flag's environment variable is set and takes effect."""
     named = _VARIABLE.search(action.help or "")
     if named is None or named[1] not in os.environ:
         return False
@@ -148,7 +152,10 @@ def _is_in_environment(action: argparse.Action) -> bool:
 
 
 def _is_repeated_flag(action: argparse.Action, arguments: Sequence[str]) -> bool:
-    """Whether a flag that may be repeated is given: argparse would add it to the file's list."""
+    """Return whether a flag that may be given several times is in the arguments.
+
+    The file's list must then be ignored, because argparse would append to it.
+    """
     if not _is_repeated(action):
         return False
     given = (argument.partition("=")[0] for argument in arguments if argument.startswith("--") and len(argument) > 2)
@@ -156,7 +163,7 @@ def _is_repeated_flag(action: argparse.Action, arguments: Sequence[str]) -> bool
 
 
 def _named(arguments: Sequence[str]) -> Path | None:
-    """The file of the flag, else of the environment."""
+    """Return the settings file that the flag or else the environment names, None: neither does."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     add_config_argument(finder)
     try:
@@ -168,9 +175,11 @@ def _named(arguments: Sequence[str]) -> Path | None:
 
 
 def _nearest(name: str, known: Sequence[str] | Mapping[str, object]) -> str:
+    """Return a hint for an unknown name: the nearest known name, or all known names."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f" ({', '.join(sorted(known))})"
 
 
 def _shown(value: object) -> str:
+    """Return the value as text, at most 80 characters."""
     return str(value)[:80]

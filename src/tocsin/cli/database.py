@@ -1,7 +1,6 @@
-"""Which incident database a command asks, and how.
+"""Chooses the incident database that a command queries.
 
-A server (``--clickhouse``), or a data folder: through the engine that has it open, or from the folder itself
-when none runs.
+It is a server (``--clickhouse``), or a data folder: through the engine that has it open, or directly if none runs.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from tocsin.schemas.errors import ConfigError, StoreError
 URL_VARIABLE = "TOCSIN_CLICKHOUSE"
 
 Ask = Callable[[str, str], bytes]
-"""(SQL, format) -> the answer."""
+"""Function (SQL, output format) -> the result as bytes."""
 
 
 def add_clickhouse_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--clickhouse URL``, the same for every command that has it."""
+    """Add the flag ``--clickhouse URL``, which is the same for every command."""
     parser.add_argument(
         "--clickhouse",
         metavar="URL",
@@ -34,26 +33,28 @@ def add_clickhouse_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_database_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--data`` and ``--clickhouse`` of a command that asks one of the two."""
+    """Add the flags ``--data`` and ``--clickhouse``, for a command that queries one of the two."""
     add_data_argument(parser)
     add_clickhouse_argument(parser)
 
 
 def address_of(args: argparse.Namespace) -> ClickHouseAddress | None:
-    """The server of ``--clickhouse`` or of the environment, None: there is none.
+    """Return the address of the server from ``--clickhouse`` or the environment, None: neither names one.
 
     Raises:
-        ConfigError: it is no address.
+        ConfigError: the address is not valid.
     """
     url = args.clickhouse or os.environ.get(URL_VARIABLE, "")
     return parse_address(url) if url else None
 
 
 def database_of(args: argparse.Namespace) -> tuple[Path, ClickHouseAddress | None]:
-    """What the flags of ``add_database_arguments`` say; a flag counts more than the environment.
+    """Return the data folder and the server's address from the flags of ``add_database_arguments``.
+
+    The address is None if the folder is to be used. A flag takes precedence over the environment.
 
     Raises:
-        ConfigError: both flags are given, or one is wrong.
+        ConfigError: both flags are given, or one is not valid.
     """
     data = data_folder(args.data)
     if args.data is None:
@@ -65,14 +66,14 @@ def database_of(args: argparse.Namespace) -> tuple[Path, ClickHouseAddress | Non
 
 @contextlib.contextmanager
 def database(data: Path, address: ClickHouseAddress | None = None) -> Iterator[Ask]:
-    """Give the way to ask an incident database.
+    """Context manager that gives a function to query an incident database.
 
     Args:
         data: the data folder.
-        address: the server to ask instead.
+        address: address of the server to query instead of the folder, None: the folder.
 
     Raises:
-        StoreError: there is no database yet, or it cannot be opened.
+        StoreError: the database does not exist yet, or cannot be opened.
         EngineError: an engine runs and does not answer.
     """
     if address is not None:
@@ -91,6 +92,7 @@ def database(data: Path, address: ClickHouseAddress | None = None) -> Iterator[A
 
 @contextlib.contextmanager
 def _server(address: ClickHouseAddress) -> Iterator[Ask]:
+    """Context manager that gives a function to query a ClickHouse server."""
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
     store = ClickHouseStore(address)
@@ -103,6 +105,7 @@ def _server(address: ClickHouseAddress) -> Iterator[Ask]:
 
 @contextlib.contextmanager
 def _folder(data: Path) -> Iterator[Ask]:
+    """Context manager that gives a function to query the database in a data folder."""
     folder = database_folder(data)
     if not folder.is_dir():
         # Reading makes nothing: a mistyped folder must not answer "nothing is wrong".

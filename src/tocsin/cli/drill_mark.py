@@ -1,7 +1,6 @@
-"""The mark that a drill leaves in its data folder: here nobody judges any more, and nobody should.
+"""A mark file in the data folder of a finished drill: it says that no engine runs there, on purpose.
 
-A folder of incidents without a running engine is an error for whoever asks what is wrong now, unless it is the folder
-of a drill that ended in order.
+Querying a folder of incidents without a running engine is otherwise an error when the user asks what is wrong now.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ _FILE_NAME: Final = "drill-ended"
 
 
 def leave_drill_mark(data: Path) -> None:
-    """Say in a data folder that the drill which made it has ended in order."""
+    """Mark a data folder as that of a drill that has ended normally."""
     write_private(data / _FILE_NAME, time.strftime("%Y-%m-%d %H:%M:%S UTC\n", time.gmtime()).encode())
 
 
 def remove_drill_mark(data: Path) -> None:
-    """An engine judges in this folder from now on: its end is no drill's."""
+    """Remove the mark, because an engine now runs with this folder."""
     (data / _FILE_NAME).unlink(missing_ok=True)
 
 
 def has_drill_mark(data: Path) -> bool:
-    """Whether a drill made this folder, and ended in order."""
+    """Return whether the folder is that of a drill that has ended normally."""
     return (data / _FILE_NAME).is_file()

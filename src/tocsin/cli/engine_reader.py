@@ -1,4 +1,7 @@
-"""Asks an engine over the network, as a reader: who may ask, and sends no records. docs/interfaces.md, section 2."""
+"""Queries an engine over the network with the role reader, which may ask but send no records.
+
+See docs/interfaces.md, section 2.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ Message = dict[str, Any]
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how an engine on another machine is asked."""
+    """Add the flags for querying an engine on another machine."""
     group = parser.add_argument_group("an engine on another machine (docs/identity.md)")
     text = "where agents connect to the engine: HOST:PORT, or unix:PATH"
     group.add_argument("--engine", metavar="ADDRESS", default="", help=text)
@@ -53,10 +56,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def reader_of(args: argparse.Namespace) -> EngineReader | None:
-    """Return the engine to ask over the network, None: none is named.
+    """Return the reader for the engine that the flags name, None: they name none.
 
     Raises:
-        ConfigError: another place to ask is named, too, or no credential.
+        ConfigError: another database is named, too, or no credential is given.
         CredentialError: the file cannot be used, or holds no reader's credential.
     """
     if not args.engine:
@@ -73,19 +76,19 @@ def reader_of(args: argparse.Namespace) -> EngineReader | None:
 
 
 class EngineReader:
-    """Asks an engine; each call is a connection of its own."""
+    """Queries an engine; each call opens its own connection."""
 
     def __init__(self, address: str, token_file: str, credential: Credential, tls: TlsFiles | None = None) -> None:
-        """Connect to nothing yet.
+        """Prepare the reader; ``call`` connects.
 
         Args:
             address: ``HOST:PORT`` or ``unix:PATH``.
-            token_file: where the credential is.
-            credential: the newest of a reader in it.
-            tls: how the engine's certificate is checked, None: no TLS.
+            token_file: file of the credential.
+            credential: the newest credential of role reader in that file.
+            tls: files to check the engine's certificate with, None: no TLS.
 
         Raises:
-            ConfigError: it is no address.
+            ConfigError: the address is not valid.
         """
         self._address = address
         self._tls = tls
@@ -96,13 +99,13 @@ class EngineReader:
         self._name = socket.gethostname() if credential.name == ANY_NAME else credential.name
 
     def call(self, cmd: str, **args: object) -> Message:
-        """Ask once and return the answer.
+        """Send one command with its arguments, and return the engine's answer.
 
         Raises:
-            EngineAbsentError: nobody listens.
-            EngineRefusedError: the engine does not let us in, or refuses the question; ``reason`` is its own.
-            IdentityError: whoever answers does not prove to be the engine.
-            EngineError: it does not answer as agreed.
+            EngineAbsentError: nothing listens at the address.
+            EngineRefusedError: the engine refuses the sign-in or the command; ``reason`` is the engine's.
+            IdentityError: the other side does not prove that it is the engine.
+            EngineError: it does not answer according to the protocol.
         """
         try:
             with self._connected() as connection:
@@ -111,20 +114,20 @@ class EngineReader:
                 question = json.dumps({"t": "ask", "cmd": cmd, **args}).encode()
                 sealed = question + sign_in.tag(question)
                 connection.sendall(LENGTH.pack(len(sealed)) + sealed)
-                while (said := parse_control(sign_in.open(_frame(connection))))["t"] != "answer":
-                    if said["t"] == "refused":
-                        raise _refusal(said)
+                while (message := parse_control(sign_in.open(_frame(connection))))["t"] != "answer":
+                    if message["t"] == "refused":
+                        raise _refusal(message)
         except TimeoutError as error:
             raise EngineError(f"the engine on {self._address} did not answer in time") from error
         except OSError as error:
             raise EngineError(f"the engine on {self._address} broke off: {error.strerror or error}") from error
-        if said.get("ok") is not True:
-            raise EngineRefusedError(str(said.get("error", "")), str(said.get("reason", "engine")))
-        del said["t"]
-        return said
+        if message.get("ok") is not True:
+            raise EngineRefusedError(str(message.get("error", "")), str(message.get("reason", "engine")))
+        del message["t"]
+        return message
 
     def _sign_in(self, connection: socket.socket) -> SignIn:
-        """Answer the challenge, and see that the engine's welcome proves that it knows the secret, too."""
+        """Answer the engine's challenge, and check that its welcome proves that it knows the secret, too."""
         hello = {"t": "hello", "host": self._name, "agent_version": __version__}
         sign_in = SignIn(self._search, hello, self._transport)
         challenge = parse_control(_frame(connection))
@@ -136,8 +139,8 @@ class EngineReader:
             welcome = parse_control(sign_in.open(frame))
         except IdentityError:
             # who is not let in is told so without a seal
-            if frame[:1] == b"{" and frame[-1:] == b"}" and (said := parse_control(frame))["t"] == "refused":
-                raise _refusal(said) from None
+            if frame[:1] == b"{" and frame[-1:] == b"}" and (message := parse_control(frame))["t"] == "refused":
+                raise _refusal(message) from None
             text = f"whoever answers on {self._address} does not know the secret of our key: nothing was asked"
             raise IdentityError(IdentityRefusal.ENGINE_UNPROVEN, text) from None
         if welcome["t"] != "welcome":
@@ -146,6 +149,7 @@ class EngineReader:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[socket.socket]:
+        """Context manager that gives a connection to the engine, with TLS if it is configured."""
         try:
             if self._where is None:
                 plain_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -164,6 +168,7 @@ class EngineReader:
 
 
 def _frame(connection: socket.socket) -> bytes:
+    """Read one frame and return its bytes."""
     (size,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
     if size > MAX_FRAME_BYTES:
         raise EngineError(f"a message of {size} bytes, at most {MAX_FRAME_BYTES} were expected: is it an engine?")
@@ -171,6 +176,7 @@ def _frame(connection: socket.socket) -> bytes:
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
+    """Read exactly ``count`` bytes; raise EngineError if the connection ends before."""
     data = bytearray()
     while len(data) < count:
         part = connection.recv(min(count - len(data), 1 << 18))
@@ -180,6 +186,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def _refusal(said: Message) -> EngineRefusedError:
-    reason = str(said.get("reason", "engine"))
-    return EngineRefusedError(f"the engine refuses us ({reason}): {said.get('message', '')}", reason)
+def _refusal(message: Message) -> EngineRefusedError:
+    """Return the error for a message in which the engine refuses."""
+    reason = str(message.get("reason", "engine"))
+    return EngineRefusedError(f"the engine refuses us ({reason}): {message.get('message', '')}", reason)

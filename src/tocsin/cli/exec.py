@@ -1,4 +1,4 @@
-"""``tocsin exec -- COMMAND``: run a training command under the agent's eyes."""
+"""``tocsin exec -- COMMAND``: runs a training command and reports its start and exit to the agent."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ COMMAND_NOT_STARTED = 126
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.usage = "tocsin exec [--agent-socket PATH] [--] COMMAND [ARGUMENT ...]"
     parser.epilog = (
         "Wrap each rank: 'srun tocsin exec -- python train.py', 'torchrun --no-python ... tocsin exec -- "
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run it and return its exit status."""
+    """Run the command and return its exit status, or 126 or 127 if it could not be started, 2 if there is none."""
     command: list[str] = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         print("tocsin exec: no command given: tocsin exec -- python train.py", file=sys.stderr)

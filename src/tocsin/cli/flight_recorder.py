@@ -1,4 +1,4 @@
-"""``tocsin flight-recorder DIR``: who stands behind, by PyTorch Flight Recorder dumps."""
+"""``tocsin flight-recorder DIR``: finds the ranks that cause a hang, from PyTorch Flight Recorder dumps."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from tocsin.schemas.printable import json_text, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.add_argument(
         "folder",
         metavar="DIR",
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the folder and print the finding."""
+    """Analyse the folder's dumps, print the finding, and return the exit status 0."""
     finding = analyse_folder(args.folder, args.world_size)
     if args.json:
         print(json_text(report(finding)))
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def text_of(finding: HangFinding) -> str:
-    """Return the finding for a human: first who, then why."""
+    """Return the finding as text: first the ranks that cause the hang, then the evidence."""
     if finding.culprits:
         several = len(finding.culprits) > 1
         ranks = ", ".join(map(str, finding.culprits))

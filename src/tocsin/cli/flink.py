@@ -1,4 +1,4 @@
-"""``tocsin flink submit | status | savepoint | upgrade | cancel``: the job on a Flink cluster."""
+"""``tocsin flink submit | status | savepoint | upgrade | cancel``: manages the job on a Flink cluster."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ URL_VARIABLE: Final = "TOCSIN_FLINK"
 _DEFAULT_URL: Final = "http://127.0.0.1:8081"
 _SPARE_SECONDS: Final = 0.2
 _RESTORED_CHECKPOINTS_COUNT: Final = 2
-"""Checkpoints after which what was restored counts as taken over."""
+"""Number of checkpoints after which the restored state counts as accepted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verbs and their flags."""
+    """Add the subcommands and their flags to the parser."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     submit = verbs.add_parser("submit", help="hand the job to the cluster")
     upgrade = verbs.add_parser(
@@ -71,14 +71,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the verb says."""
+    """Run the chosen subcommand and return its exit status."""
     rest = FlinkRest(rest_url(args.rest))
     verbs = {"submit": _submit, "upgrade": _upgrade, "status": _status, "savepoint": _savepoint, "cancel": _cancel}
     return verbs[args.verb](rest, args)
 
 
 def rest_url(named: str | None) -> str:
-    """Return the JobManager's address: the flag, the environment, the local cluster, Flink's default."""
+    """Return the JobManager's address: from the flag, the environment or the local cluster, else Flink's default."""
     if url := named or os.environ.get(URL_VARIABLE):
         return url
     state = read_state(default_folder())
@@ -86,22 +86,22 @@ def rest_url(named: str | None) -> str:
 
 
 def check_python(rest: FlinkRest, path: str) -> None:
-    """See that the TaskManagers' Python is there, where they are on this machine.
+    """Check that the TaskManagers' Python exists, if they run on this machine.
 
-    One that is missing can take a TaskManager of Flink 2.2 down ("Reference count must not be negative").
+    A missing one can crash a TaskManager of Flink 2.2 ("Reference count must not be negative").
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it does not exist.
     """
     if urllib.parse.urlsplit(rest.url).hostname in {"127.0.0.1", "localhost", "::1"} and shutil.which(path) is None:
         raise ConfigError("--python", path, "a Python interpreter of the TaskManagers' machines")
 
 
 def check_topics(settings: KafkaSettings, prefix: str) -> None:
-    """See that the topics are there; what differs otherwise is said on stderr.
+    """Check that the topics exist; print on stderr how their settings differ from the recommended ones.
 
     Raises:
-        EngineError: the broker cannot be asked, or a topic is missing.
+        EngineError: the broker does not answer, or a topic is missing.
     """
     from tocsin.pipeline.kafka import topics
 
@@ -124,20 +124,22 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
 
 
 def find_job(rest: FlinkRest, name: str) -> FlinkJob | None:
-    """Return the job of this name that is not over, None: there is none."""
+    """Return the job of this name that has not ended, None: there is none."""
     return next((job for job in rest.jobs() if job.name == name and not job.is_over), None)
 
 
 def _need_job(rest: FlinkRest, name: str) -> FlinkJob:
+    """Return the job of this name that has not ended; raise EngineError if there is none."""
     job = find_job(rest, name)
     if job is None:
         others = [other.name for other in rest.jobs() if not other.is_over]
-        told = f"; there are: {', '.join(others)} (--name)" if others else "; no job runs there"
-        raise EngineError(f"no job {name!r} at {rest.url}{told}")
+        text = f"; there are: {', '.join(others)} (--name)" if others else "; no job runs there"
+        raise EngineError(f"no job {name!r} at {rest.url}{text}")
     return job
 
 
 def _need_running(rest: FlinkRest, name: str) -> FlinkJob:
+    """Return the running job of this name; raise EngineError if there is none."""
     job = _need_job(rest, name)
     if job.state != "RUNNING":
         raise EngineError(
@@ -148,14 +150,15 @@ def _need_running(rest: FlinkRest, name: str) -> FlinkJob:
 
 
 def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
+    """Submit the job, wait until it runs, and return the exit status 0."""
     from tocsin.cli.cluster.submit import Origin, Submission, submit
 
     settings = settings_of(args)
     options = job_options(args, settings)
     there = find_job(rest, args.name)
     if there is not None:
-        told = f"{there.name!r} is there already as {there.job_id} ({there.state})"
-        raise EngineError(f"{told}: 'tocsin flink upgrade' takes its place, --name gives the new one another name")
+        text = f"{there.name!r} is there already as {there.job_id} ({there.state})"
+        raise EngineError(f"{text}: 'tocsin flink upgrade' takes its place, --name gives the new one another name")
     check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
     origin = replace(Origin(), worker_python=args.python)
@@ -163,24 +166,27 @@ def _submit(rest: FlinkRest, args: argparse.Namespace) -> int:
     try:
         _wait(rest, job_id, args.wait_seconds, options if args.from_savepoint else None)
     except EngineError as error:
-        told = "'tocsin flink status' says how it goes on, 'tocsin flink cancel' ends it"
-        raise EngineError(f"{error}; {told}") from error
+        text = "'tocsin flink status' says how it goes on, 'tocsin flink cancel' ends it"
+        raise EngineError(f"{error}; {text}") from error
     print(f"{args.name}: running as {job_id} at {rest.url}")
     return 0
 
 
-def _tell_changes(shown: str, options: JobOptions, old: Origin, new: Origin) -> None:
-    told = changes(running_options(shown), options)
-    told += [f"{name}: left out, this version does not know it" for name in unknown_names(shown)]
+def _print_changes(shown: str, options: JobOptions, old: Origin, new: Origin) -> None:
+    """Print which options differ between the running job and its upgrade."""
+    lines = changes(running_options(shown), options)
+    lines += [f"{name}: left out, this version does not know it" for name in unknown_names(shown)]
     if old.version != new.version:
-        told.append(f"tocsin: {old.version} -> {new.version}")
+        lines.append(f"tocsin: {old.version} -> {new.version}")
     if old.worker_python != new.worker_python:
-        told.append(f"--python: {old.worker_python} -> {new.worker_python}")
-    print("\n".join(["what changes:", *(f"  {line}" for line in told)] if told else ["no option changes"]), flush=True)
+        lines.append(f"--python: {old.worker_python} -> {new.worker_python}")
+    print(
+        "\n".join(["what changes:", *(f"  {line}" for line in lines)] if lines else ["no option changes"]), flush=True
+    )
 
 
 def _wait(rest: FlinkRest, job_id: str, seconds: float, restored: JobOptions | None) -> None:
-    """Wait until it runs and, where it was restored with these options, has taken the state over."""
+    """Wait until the job runs; if ``restored`` gives its options, also until it has accepted the restored state."""
     from tocsin.cli.cluster.submit import wait_running
 
     count = 0 if restored is None else _RESTORED_CHECKPOINTS_COUNT
@@ -188,6 +194,10 @@ def _wait(rest: FlinkRest, job_id: str, seconds: float, restored: JobOptions | N
 
 
 def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
+    """Stop the job with a savepoint and submit the new one from it; return the exit status 0.
+
+    If the new job does not start, the old one is submitted again.
+    """
     from tocsin.cli.cluster.submit import Origin, Submission, origin_of, submit
 
     old = _need_running(rest, args.name)
@@ -201,27 +211,27 @@ def _upgrade(rest: FlinkRest, args: argparse.Namespace) -> int:
     origin = replace(Origin(), worker_python=args.python)
     check_python(rest, args.python)
     check_topics(settings, args.topic_prefix)
-    _tell_changes(shown, options, origin_of(shown), origin)
+    _print_changes(shown, options, origin_of(shown), origin)
     again = json.loads(shown)
     again["stream"]["properties"] = dict(options.stream.properties)  # passwords are in no job's options
     with Interrupts() as interrupts:  # while it is stopped: without the savepoint's path there is no way back
         path = rest.stop(old.job_id, args.to)
         try:
-            _tell(f"stopped with a savepoint: {path}")
+            _print_if_possible(f"stopped with a savepoint: {path}")
             interrupts.release()
             job_id = submit(Submission(options.to_json(), rest.url, origin, path))
             _wait(rest, job_id, args.wait_seconds, options)
         except (TocsinError, OSError, KeyboardInterrupt) as error:
             why = str(error) or "interrupted"
-            _tell(f"the new job did not start ({why}); going back to the old one", sys.stderr)
-            job_id = _go_back(rest, Submission(json.dumps(again), rest.url, origin_of(shown), path), args.name)
+            _print_if_possible(f"the new job did not start ({why}); going back to the old one", sys.stderr)
+            job_id = _roll_back(rest, Submission(json.dumps(again), rest.url, origin_of(shown), path), args.name)
             raise EngineError(f"not upgraded: {why}; the old job runs again as {job_id}") from error
     print(f"{args.name}: running as {job_id} at {rest.url}")
     return 0
 
 
-def _go_back(rest: FlinkRest, old: Submission, name: str) -> str:
-    """Submit the old job again in the place of a new one, and return its number."""
+def _roll_back(rest: FlinkRest, old: Submission, name: str) -> str:
+    """Cancel the new job, submit the old one again, and return its ID."""
     from tocsin.cli.cluster.submit import submit, wait_running
 
     try:
@@ -231,23 +241,25 @@ def _go_back(rest: FlinkRest, old: Submission, name: str) -> str:
         job_id = submit(old)
         wait_running(rest, job_id)
     except (TocsinError, OSError) as error:
-        told = f"the way back failed, too: {error}; 'tocsin flink status' says whether a job is there,"
-        raise EngineError(f"{told} 'tocsin flink submit --from-savepoint {old.restore}' begins one") from error
+        text = f"the way back failed, too: {error}; 'tocsin flink status' says whether a job is there,"
+        raise EngineError(f"{text} 'tocsin flink submit --from-savepoint {old.restore}' begins one") from error
     return job_id
 
 
-def _tell(text: str, to: TextIO | None = None) -> None:
-    """Say it where somebody still listens: a terminal that is gone must not end what goes on."""
+def _print_if_possible(text: str, to: TextIO | None = None) -> None:
+    """Print a text; a terminal that is closed must not stop the upgrade."""
     with contextlib.suppress(OSError):
         print(text, file=to or sys.stdout, flush=True)
 
 
 def _savepoint(rest: FlinkRest, args: argparse.Namespace) -> int:
+    """Take a savepoint of the running job, print its path, and return the exit status 0."""
     print(rest.savepoint(_need_running(rest, args.name).job_id, args.to))
     return 0
 
 
 def _cancel(rest: FlinkRest, args: argparse.Namespace) -> int:
+    """Cancel the job, print its last checkpoint, and return the exit status 0."""
     job = _need_job(rest, args.name)
     path = rest.checkpoints(job.job_id).last_path if rest.keeps_checkpoints(job.job_id) else ""
     rest.cancel(job.job_id)
@@ -261,6 +273,7 @@ def _cancel(rest: FlinkRest, args: argparse.Namespace) -> int:
 
 
 def _status(rest: FlinkRest, args: argparse.Namespace) -> int:
+    """Print the state of cluster and job; return the exit status, 1 if the job does not run."""
     from tocsin.cli.flink_status import describe, facts
 
     for job in args.job:

@@ -1,4 +1,4 @@
-"""The job's options as flags: what ``flink submit`` begins with, and what ``flink upgrade`` keeps."""
+"""The Flink job's options as flags: those of ``flink submit``, and those that ``flink upgrade`` keeps."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _FLAGS: Final = {
     "allow_player": "allow_player",
     "signing_key": "signing_key",
 }
-"""Fields of the options, those of the stream too, and the flags that say them."""
+"""Flag (argparse name) of each field of the options, including those of its stream and signatures."""
 
 
 _PLAYER: Final = "recordings are played to it: a player speaks for any host (with --credentials: one of that role)"
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, *, is_kept: bool = False) -> None:
-    """Declare the flags.
+    """Add the flags of the job's options.
 
     Args:
-        parser: of the verb.
-        is_kept: what is not named stays as the running job has it, and is None here.
+        parser: parser of the subcommand.
+        is_kept: whether flags default to None, which means: keep the running job's value.
     """
 
     def add(flag: str, metavar: str, default: Any, text: str, **more: Any) -> None:
@@ -80,10 +80,10 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, is_kept: bool = False)
 
 
 def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions:
-    """Return what the flags say.
+    """Return the job's options from the flags.
 
     Raises:
-        ConfigError: names the flag.
+        ConfigError: a value is not valid; names the flag.
     """
     properties = settings.java_properties()
     servers = properties.pop("bootstrap.servers")
@@ -109,12 +109,12 @@ def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions
 
 
 def running_options(shown: str) -> JobOptions:
-    """Return what a running job, which may be another version's, says of its options.
+    """Return the options of a running job, which another version of tocsin may have submitted.
 
-    What this version does not know is left out, what that one did not know is as for a new job.
+    Options that this version does not know are left out; those that the other did not know get their defaults.
 
     Raises:
-        ConfigError: it is nothing that a tocsin wrote.
+        ConfigError: the text was not written by tocsin.
     """
     try:
         data: dict[str, Any] = json.loads(shown)
@@ -130,14 +130,14 @@ def running_options(shown: str) -> JobOptions:
 
 
 def keep(args: argparse.Namespace, running: JobOptions) -> None:
-    """Put the running job's options in the place of the flags that were not named."""
+    """Replace flags that were not given by the running job's options."""
     if (
         args.topic_prefix is not None
         and args.group is None
         and running.stream.group == _group_of(running.stream.prefix)
     ):
         args.group = _group_of(args.topic_prefix)  # it was not chosen: it goes with the topics
-    for name, value in _flat(running).items():
+    for name, value in _values_by_field(running).items():
         if getattr(args, _FLAGS[name]) is None:
             setattr(args, _FLAGS[name], value)
     origin = running.origin or {}
@@ -147,41 +147,44 @@ def keep(args: argparse.Namespace, running: JobOptions) -> None:
 
 
 def upgraded_options(args: argparse.Namespace, settings: KafkaSettings, running: JobOptions) -> JobOptions:
-    """Return what the flags, after ``keep``, say; what has no flag stays.
+    """Return the options of the upgraded job from the flags, after ``keep``; options without a flag are kept.
 
     Raises:
-        ConfigError: names the flag.
+        ConfigError: a value is not valid; names the flag.
     """
     options = job_options(args, settings)
     return replace(options, stream=replace(options.stream, lateness_seconds=running.stream.lateness_seconds))
 
 
 def changes(running: JobOptions, options: JobOptions) -> list[str]:
-    """Return which options differ, a line each; security properties, which no job shows, are left out."""
-    old, new = _flat(running), _flat(options)
+    """Return which options differ, one line each; security properties are left out, because jobs do not show them."""
+    old, new = _values_by_field(running), _values_by_field(options)
     return [
-        f"--{_FLAGS[name].replace('_', '-')}: {_said(old[name])} -> {_said(new[name])}"
+        f"--{_FLAGS[name].replace('_', '-')}: {_as_text(old[name])} -> {_as_text(new[name])}"
         for name in _FLAGS
         if old[name] != new[name]
     ]
 
 
 def unknown_names(shown: str) -> list[str]:
-    """Return options of a running job that this version does not know, and leaves out."""
+    """Return the names of a running job's options that this version does not know."""
     data: dict[str, Any] = json.loads(shown)
     known, known_stream = ({field.name for field in fields(kind)} for kind in (JobOptions, StreamOptions))
     return sorted((data.keys() - known) | (data["stream"].keys() - known_stream))
 
 
-def _flat(options: JobOptions) -> dict[str, Any]:
+def _values_by_field(options: JobOptions) -> dict[str, Any]:
+    """Return the options that have a flag, by field name."""
     every = asdict(options)
     every |= every["stream"] | every["signatures"]
     return {name: every[name] for name in _FLAGS}
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
+    """Return a value as text, "yes" or "no" for a bool."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _group_of(prefix: str) -> str:
+    """Return the default consumer group for a topic prefix."""
     return f"{prefix}.flink"

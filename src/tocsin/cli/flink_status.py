@@ -1,4 +1,4 @@
-"""``tocsin flink status``: what the cluster says of the job."""
+"""``tocsin flink status``: collects and prints the state of the cluster and the job."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _COUNTERS: Final = ("records", "slices", "verdicts", "dead_letters", "snapshots"
 _MIBI: Final = 1 << 20
 _FETCH_SECONDS: Final = 0.5
 _LEAST_SECONDS: Final = 30.0
-"""A restart takes as long."""
+"""Smallest delay that is warned about; a restart takes as long."""
 _MISSED_COUNT: Final = 6
 
 
 def facts(rest: FlinkRest, name: str, training_jobs: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what can be known, ready for JSON; ``job`` is None where there is none of this name."""
+    """Return the state of cluster and job as a JSON object; ``job`` is None if there is none of this name."""
     found: dict[str, Any] = {"url": rest.url, "cluster": asdict(rest.overview()), "job": None, "others": []}
     for job in rest.jobs():
         if job.name != name:
@@ -49,7 +49,7 @@ def facts(rest: FlinkRest, name: str, training_jobs: Sequence[str] = ()) -> dict
 
 
 def describe(found: dict[str, Any]) -> list[str]:
-    """Return the lines for a person."""
+    """Return the lines that show the state to humans."""
     cluster, job = found["cluster"], found["job"]
     slots = f"{cluster['free_slot_count']} of {cluster['slot_count']} slots are free"
     lines = [f"Flink {cluster['version']} at {found['url']}: {cluster['task_manager_count']} TaskManagers, {slots}"]
@@ -73,7 +73,7 @@ def describe(found: dict[str, Any]) -> list[str]:
 
 
 def warnings_of(job: dict[str, Any]) -> list[str]:
-    """What of a job that runs is not well: its parts may all run while nothing goes on."""
+    """Return warnings about a running job: all its tasks may run although nothing progresses."""
     if not job["is_running"]:
         return []
     found = []
@@ -91,6 +91,7 @@ def warnings_of(job: dict[str, Any]) -> list[str]:
 
 
 def _checkpoints(done: dict[str, Any]) -> str:
+    """Return the text about the job's checkpoints."""
     text = f"{done['done_count']} done, {done['failed_count']} failed"
     if not done["last_path"]:
         return text
@@ -99,5 +100,6 @@ def _checkpoints(done: dict[str, Any]) -> str:
 
 
 def _counters(values: dict[str, float | None]) -> str:
+    """Return the text of the job's counters."""
     known = {name: value for name, value in values.items() if value is not None}
     return ", ".join(f"{value:.0f} {name}" for name, value in known.items()) or "none yet"

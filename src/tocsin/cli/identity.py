@@ -1,4 +1,4 @@
-"""Who may speak: the flags of ``tocsin serve`` and ``tocsin agent`` that say it, and the local token's file."""
+"""Who may send records: the identity flags of ``tocsin serve`` and ``tocsin agent``, and the local token's file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSECURE: Final = "TOCSIN_INSECURE_NO_IDENTITY"
 
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare whom ``tocsin serve`` lets in."""
+    """Add the flags that say from whom ``tocsin serve`` accepts records."""
     group = parser.add_argument_group("who may speak to it (docs/identity.md)")
     text = "credentials of all hosts [env: TOCSIN_CREDENTIALS; default: credentials.json in the data folder, if there]"
     group.add_argument("--credentials", metavar="FILE", default=os.environ.get("TOCSIN_CREDENTIALS", ""), help=text)
@@ -54,10 +54,10 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_of(args: argparse.Namespace) -> TlsFiles | None:
-    """Return the engine's certificates, None: no TLS.
+    """Return the engine's TLS files, None: no TLS.
 
     Raises:
-        ConfigError: a file is named that is of no use alone.
+        ConfigError: a key or a CA is given without a certificate.
     """
     if not args.tls_cert:
         for name in ("tls_key", "tls_client_ca"):
@@ -69,10 +69,10 @@ def tls_of(args: argparse.Namespace) -> TlsFiles | None:
 
 
 def gate_of(args: argparse.Namespace, data: Path) -> GateConfig:
-    """Return whom the flags let in.
+    """Return the settings that say from whom the engine accepts records.
 
     Raises:
-        ConfigError: an address that others reach, and nothing that tells who they are.
+        ConfigError: others can reach the address, and nothing proves who they are.
         CredentialError: the file of credentials cannot be used.
     """
     from tocsin.pipeline.identity.gate import GateConfig, local_credential
@@ -97,13 +97,14 @@ def gate_of(args: argparse.Namespace, data: Path) -> GateConfig:
 
 
 def _store(args: argparse.Namespace, data: Path) -> CredentialStore:
-    """Return the named file's credentials, or those of the usual one, which may come later."""
+    """Return the credentials of the named file, or of the default one, which need not exist yet."""
     if args.credentials:
         return CredentialStore(Path(args.credentials))
     return CredentialStore(credentials_file(data), may_come_later=True)
 
 
 def _listen_host(listen: str) -> tuple[bool, str]:
+    """Return whether the address is a unix socket, and else its host."""
     if listen.startswith("unix:"):
         return True, ""
     return False, split_address(listen, "--listen")[0]
@@ -111,19 +112,21 @@ def _listen_host(listen: str) -> tuple[bool, str]:
 
 @contextlib.contextmanager
 def local_token(gate: GateConfig, address: str) -> Iterator[Path | None]:
-    """Leave the local credential where agents of this user find it, for as long as the engine listens.
+    """Context manager that writes the local credential to a file where agents of this user find it, and gives its path.
+
+    The file is removed when the engine stops listening.
 
     Args:
-        gate: with the credential, or without: nothing is left then.
-        address: where the engine listens, with the port that it got.
+        gate: settings with the local credential; without one, no file is written and the path is None.
+        address: address that the engine listens on, with the actual port.
 
     Raises:
-        CredentialError: it can be written nowhere.
+        CredentialError: the file can be written nowhere.
     """
     if gate.local is None:
         yield None
         return
-    path = _leave(gate.local, split_address(address, "--listen")[1])
+    path = _write_local_token(gate.local, split_address(address, "--listen")[1])
     try:
         yield path
     finally:
@@ -132,8 +135,9 @@ def local_token(gate: GateConfig, address: str) -> Iterator[Path | None]:
                 path.unlink()
 
 
-def _leave(local: Credential, port: int) -> Path:
-    trouble = ""
+def _write_local_token(local: Credential, port: int) -> Path:
+    """Write the local credential to the first possible file and return its path."""
+    last_error = ""
     for path in local_token_files(port):
         try:
             if not path.parent.is_dir():
@@ -143,21 +147,21 @@ def _leave(local: Credential, port: int) -> Path:
                     runtime_folder()
             write_credentials(path, (local,))
         except (CredentialError, ConfigError) as error:
-            trouble = str(error)
+            last_error = str(error)
         else:
             return path
-    raise CredentialError("the local token", f"writable somewhere: set XDG_RUNTIME_DIR ({trouble})")
+    raise CredentialError("the local token", f"writable somewhere: set XDG_RUNTIME_DIR ({last_error})")
 
 
 # -- agent ---------------------------------------------------------------------------------------------
 
 
 def add_token_arguments(flag: Callable[[str, str, str, str], None], parser: argparse.ArgumentParser) -> None:
-    """Declare how ``tocsin agent`` proves who it is.
+    """Add the flags with which ``tocsin agent`` proves its identity.
 
     Args:
-        flag: declares a flag, its variable, its default and its help.
-        parser: of the command.
+        flag: function that adds a flag from name, environment variable, default and help text.
+        parser: parser of the command.
     """
     text = "credential of this host (default: of a local engine, its own; else $CREDENTIALS_DIRECTORY, /etc/tocsin)"
     flag("--token-file", "TOCSIN_TOKEN_FILE", "", text)
@@ -173,10 +177,10 @@ def add_token_arguments(flag: Callable[[str, str, str, str], None], parser: argp
 
 
 def tokens_of(args: argparse.Namespace) -> TokenSearch:
-    """Return where the agent's credential is looked for.
+    """Return the search for the agent's credential; print a warning if the named file has none that is valid.
 
     Raises:
-        ConfigError: the engine's address is none.
+        ConfigError: the engine's address is not valid, or ``--tls-cert`` is given without ``--tls-ca``.
     """
     search = TokenSearch(args.token_file, _places(args.engine), args.insecure_no_identity)
     if args.tls_cert and not args.tls_ca:
@@ -191,21 +195,24 @@ def tokens_of(args: argparse.Namespace) -> TokenSearch:
 
 
 def kafka_tokens_of(args: argparse.Namespace) -> TokenSearch:
-    """Return where the credential is looked for that signs records on Kafka: as ``tokens_of``, but no engine's own."""
+    """Return the search for the credential that signs records on Kafka.
+
+    It is like ``tokens_of``, but without the local token of an engine.
+    """
     return TokenSearch(args.token_file, _places(""))
 
 
 def add_signer_argument(parser: argparse.ArgumentParser, role: str) -> None:
-    """Declare the credential that signs what a command sends to Kafka."""
+    """Add the flag for the credential that signs what a command sends to Kafka."""
     text = f"sign what is sent to Kafka with this credential of role {role} [env: TOCSIN_TOKEN_FILE]"
     parser.add_argument("--token-file", metavar="FILE", default=os.environ.get("TOCSIN_TOKEN_FILE", ""), help=text)
 
 
 def signer_of(args: argparse.Namespace, role: Role) -> Credential | None:
-    """Return the newest credential of a role in the named file, None: no file is named.
+    """Return the newest valid credential of a role in the named file, None: no file is named.
 
     Raises:
-        CredentialError: the file cannot be used, or holds none of the role that counts now.
+        CredentialError: the file cannot be used, or holds no credential of the role that is valid now.
     """
     if not args.token_file:
         return None
@@ -217,11 +224,12 @@ def signer_of(args: argparse.Namespace, role: Role) -> Credential | None:
 
 
 def agent_tls_of(args: argparse.Namespace) -> TlsFiles | None:
-    """Return the agent's certificates, None: no TLS."""
+    """Return the agent's TLS files, None: no TLS."""
     return TlsFiles(args.tls_cert, args.tls_key, args.tls_ca) if args.tls_ca else None
 
 
 def _places(engine: str) -> tuple[str, ...]:
+    """Return the files in which the agent's credential is looked for, in order."""
     places = []
     if engine and not engine.startswith("unix:"):
         host, port = split_address(engine, "engine")
@@ -235,6 +243,7 @@ def _places(engine: str) -> tuple[str, ...]:
 
 
 def _uid(text: str) -> int:
+    """Parse a user name or number to a user ID; else an argparse error."""
     try:
         return int(text) if text.isdigit() else pwd.getpwnam(text).pw_uid
     except KeyError:
@@ -242,6 +251,7 @@ def _uid(text: str) -> int:
 
 
 def _gid(text: str) -> int:
+    """Parse a group name or number to a group ID; else an argparse error."""
     try:
         return int(text) if text.isdigit() else grp.getgrnam(text).gr_gid
     except KeyError:

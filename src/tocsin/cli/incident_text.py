@@ -1,4 +1,4 @@
-"""Incidents as text: a table with a line each, and one incident in full."""
+"""Formats incidents as text: a table with one line each, and one incident in full."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ Incident = Mapping[str, Any]
 """A row of the query of ``tocsin incidents``."""
 
 MAX_EVIDENCE_COUNT: Final = 6
-"""Sentences of evidence shown; --json has all."""
+"""Number of sentences of evidence shown; ``--json`` has all."""
 MIN_ID_CHARACTERS: Final = 8
-"""A shortened id keeps at least so many characters."""
-_STANDING: Final = ("open", "confirmed")
+"""Smallest number of characters of a shortened ID."""
+_ACTIVE_STATES: Final = ("open", "confirmed")
 _MAX_CELL_CHARACTERS: Final = 80
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def is_over(incident: Incident, now: datetime) -> bool:
-    """Whether an incident has ended, or nobody renewed it before it expired."""
-    return incident["state"] not in _STANDING or _time(incident["expires"]) <= now
+    """Return whether an incident has ended, or has expired without being renewed."""
+    return incident["state"] not in _ACTIVE_STATES or _time(incident["expires"]) <= now
 
 
 def state_of(incident: Incident, now: datetime) -> str:
-    """The state in words: a verdict that nobody renewed in time is expired, whatever its row says."""
-    return "expired" if incident["state"] in _STANDING and is_over(incident, now) else str(incident["state"])
+    """Return the state.
+
+    An open or confirmed verdict that was not renewed in time is "expired", whatever its row says.
+    """
+    return "expired" if incident["state"] in _ACTIVE_STATES and is_over(incident, now) else str(incident["state"])
 
 
 def ended_at(incident: Incident, now: datetime) -> datetime | None:
-    """When it ended, None: it has not."""
-    if incident["state"] not in _STANDING:
+    """Return when the incident ended, None: it has not."""
+    if incident["state"] not in _ACTIVE_STATES:
         return _time(incident["detected"])
     return _time(incident["expires"]) if is_over(incident, now) else None
 
 
 def length_text(seconds: float) -> str:
-    """A time span in its two largest units."""
+    """Return a duration in its two largest units."""
     left = max(0, round(seconds))
     shown: list[str] = []
     for unit, unit_seconds in _UNITS:
@@ -52,10 +55,10 @@ def length_text(seconds: float) -> str:
 
 
 def action_text(incident: Incident) -> str:
-    """What is proposed, of what, and what became of it.
+    """Return the proposed action, its target and its state.
 
-    A restart or a rollback names the job or its process. Where the cause blames the program, no machine is named as
-    the target: taking it away would change nothing.
+    A restart or a rollback names the job or its processes. If the cause blames the program, no machine is named as the
+    target, because isolating it would not help.
     """
     words, bracket, state = str(incident["action"]).rpartition(" (")
     if not bracket:  # nothing is proposed
@@ -78,7 +81,7 @@ def action_text(incident: Incident) -> str:
 
 
 def table(incidents: Sequence[Incident], now: datetime) -> str:
-    """One line an incident; with the end and the length where one of them is over."""
+    """Return a table with one line per incident; with end and duration if at least one of them has ended."""
     with_ends = any(is_over(one, now) for one in incidents)
     head = ["ID", "AGE", "STATE", "JOB", "MACHINE", "WHAT", "ACTION"]
     ids = short_ids([str(one["verdict_id"]) for one in incidents])
@@ -96,14 +99,14 @@ def table(incidents: Sequence[Incident], now: datetime) -> str:
 def render(
     incidents: Sequence[Incident], now: datetime, *, everything: bool = False, job_id: str | None = None, limit: int = 0
 ) -> str:
-    """What the command prints: how many there are, and the table.
+    """Return what the command prints: the number of incidents and their table.
 
     Args:
-        incidents: newest first.
-        now: the time to which ages and expiries are compared.
-        everything: whether also what is over was asked for.
-        job_id: the only job that was asked for.
-        limit: as many as were asked for at most, 0: no limit.
+        incidents: the incidents, newest first.
+        now: time that ages and expiries are computed for.
+        everything: whether ended incidents were asked for, too.
+        job_id: the job that was asked for, None: all jobs.
+        limit: greatest number that was asked for, 0: no limit.
     """
     of_job = "" if job_id is None else f" in job {plain(job_id)}"
     if not incidents:
@@ -116,7 +119,7 @@ def render(
 
 
 def render_one(incident: Incident, now: datetime) -> str:
-    """One incident as a block of lines."""
+    """Return one incident in full, as several lines."""
     ranks = f"  rank {incident['ranks']}" if incident["ranks"] else ""
     evidence = list(incident["evidence_list"])
     more_count = len(evidence) - MAX_EVIDENCE_COUNT
@@ -139,7 +142,7 @@ def render_one(incident: Incident, now: datetime) -> str:
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """Each id's shortest beginning that no other of these has, of eight characters or more."""
+    """Return for each ID its shortest unique beginning, of at least eight characters."""
     found = {}
     for one in ids:
         lengths = range(min(MIN_ID_CHARACTERS, len(one)), len(one) + 1)
@@ -150,6 +153,7 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 
 def _cells(one: Incident, now: datetime) -> list[str]:
+    """Return an incident's cells of the table, without ID and end."""
     ranks = str(one["ranks"])
     machine = str(one["machine"]) + (f" (rank{'s' if ',' in ranks else ''} {ranks})" if ranks else "")
     age = length_text((now - _time(one["since"])).total_seconds())
@@ -157,20 +161,23 @@ def _cells(one: Incident, now: datetime) -> list[str]:
 
 
 def _end_cells(one: Incident, now: datetime) -> list[str]:
+    """Return an incident's cells with end and duration, "-" if it has not ended."""
     end = ended_at(one, now)
     return ["-", "-"] if end is None else [f"{end:%Y-%m-%d %H:%M:%S}", _length(one, end)]
 
 
 def _length(one: Incident, end: datetime) -> str:
+    """Return the duration from the incident's onset to its end, as text."""
     return length_text((end - _time(one["since"])).total_seconds())
 
 
 def _cut(text: str) -> str:
+    """Return the text shortened to the width of a cell."""
     return text if len(text) <= _MAX_CELL_CHARACTERS else text[: _MAX_CELL_CHARACTERS - 1] + "…"
 
 
 def _time(text: object) -> datetime:
-    """A time as the database writes it: in UTC, with up to nine digits after the point."""
+    """Parse a time as the database writes it: in UTC, with up to nine digits after the point."""
     try:
         return datetime.fromisoformat(str(text)[:26]).replace(tzinfo=UTC)
     except ValueError:
@@ -178,5 +185,5 @@ def _time(text: object) -> datetime:
 
 
 def _field(name: str, *values: str) -> list[str]:
-    """One labelled value, or several below each other."""
+    """Return the lines of a labelled value; further values follow below it."""
     return [f"  {name if index == 0 else '':<11}{plain(value)}" for index, value in enumerate(values)]

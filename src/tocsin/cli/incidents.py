@@ -1,4 +1,4 @@
-"""``tocsin incidents``: what is wrong now, since when, on which machine, why, what was done."""
+"""``tocsin incidents``: lists what is wrong now, since when, on which machine, why, and what was done."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import json_text
 
 MAX_SHOWN_COUNT = 1000
-"""Newest incidents shown."""
+"""Greatest number of incidents shown; the newest ones."""
 _MAX_NAMED_COUNT = 8
 _JOBS_QUERY = "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health ORDER BY 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     text = "one incident in full; the beginning of its id is enough"
     parser.add_argument("show", nargs="*", metavar="show ID", help=text)
     parser.add_argument("--all", action="store_true", help="also what is over: resolved, cancelled, expired")
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the incidents."""
+    """Print the incidents; return the exit status, 2 if no engine judges (the list may be out of date)."""
     wanted = wanted_id(args.show)
     reader = reader_of(args)
     source: IncidentSource = _Database(*database_of(args)) if reader is None else _Remote(reader)
@@ -65,22 +65,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 class IncidentSource(Protocol):
-    """Where incidents are asked for."""
+    """Where incidents are read from."""
 
     def fetch(
         self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
     ) -> list[Mapping[str, Any]]:
-        """The incidents, as ``fetch``."""
+        """Return the incidents, like the function ``fetch``."""
 
     def known_jobs(self) -> list[str]:
-        """The jobs of which anybody has heard."""
+        """Return the names of all known jobs."""
 
     def is_judged(self) -> bool:
-        """Whether an engine judges; where none does, that is said on stderr."""
+        """Return whether an engine is judging now; if none is, a warning is printed on stderr."""
 
 
 class _Database:
-    """A data folder, or a server."""
+    """Incidents from a data folder or a database server."""
 
     def __init__(self, data: Path, address: ClickHouseAddress | None) -> None:
         self._data, self._address = data, address
@@ -98,7 +98,7 @@ class _Database:
 
 
 class _Remote:
-    """An engine on another machine."""
+    """Incidents from an engine on another machine."""
 
     def __init__(self, reader: EngineReader) -> None:
         self._reader = reader
@@ -117,10 +117,10 @@ class _Remote:
 
 
 def wanted_id(words: Sequence[str]) -> str | None:
-    """The beginning of an id after ``show``, None: no single incident is asked for.
+    """Return the beginning of the ID after ``show``, None: no single incident is asked for.
 
     Raises:
-        ConfigError: something else was written.
+        ConfigError: the words are not ``show ID``.
     """
     if not words:
         return None
@@ -137,14 +137,14 @@ def fetch(
     job_id: str | None = None,
     id_prefix: str | None = None,
 ) -> list[Mapping[str, Any]]:
-    """The incidents, newest first: columns of ``incidents_all``, and when each expires if nobody renews it.
+    """Return the incidents, newest first: the columns of ``incidents_all``, and when each expires if it is not renewed.
 
     Args:
         data: the data folder.
-        address: the server to ask instead.
-        everything: also what is over.
-        job_id: only this job.
-        id_prefix: only those whose id begins so.
+        address: address of the server to query instead, None: the data folder.
+        everything: whether to include those that have ended.
+        job_id: only this job's, None: all jobs.
+        id_prefix: only those whose ID begins with it, None: all.
 
     Raises:
         StoreError: there is no database, or it cannot be read.
@@ -157,10 +157,10 @@ def fetch(
 
 
 def one_of(found: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]:
-    """The one incident that an id, or its beginning, names.
+    """Return the one incident with this ID, or whose ID begins with it.
 
     Raises:
-        ConfigError: none, or several.
+        ConfigError: none matches, or several do.
     """
     exact = [one for one in found if one["verdict_id"] == wanted]
     if len(exact or found) == 1:
@@ -172,7 +172,7 @@ def one_of(found: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]
 
 
 def known_jobs(data: Path, address: ClickHouseAddress | None) -> list[str]:
-    """The jobs of which the database, or a running engine, has heard.
+    """Return the names of the jobs that the database or a running engine knows, sorted.
 
     Raises:
         StoreError: the database cannot be read.
@@ -187,10 +187,10 @@ def known_jobs(data: Path, address: ClickHouseAddress | None) -> list[str]:
 
 
 def check_job(job_id: str, known: Sequence[str]) -> None:
-    """Refuse a job of which nobody has heard: that nothing is wrong in it would be no answer.
+    """Check that a job is known, because "nothing is wrong" would be misleading for a misspelt name.
 
     Raises:
-        ConfigError: it is unknown.
+        ConfigError: the job is unknown; the error suggests the nearest name.
     """
     if job_id in known:
         return

@@ -1,4 +1,4 @@
-"""Signals that end a command, held back while an end would do harm."""
+"""Defers the signals that end a command while ending would do harm."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Ctrl-C, SIGTERM and SIGHUP as **one** ``KeyboardInterrupt``; held back from the beginning, until ``release``.
+    """Turns Ctrl-C, SIGTERM and SIGHUP into **one** ``KeyboardInterrupt``, which is deferred until ``release``.
 
-    What comes after the first one does nothing: it finds the cleaning up at work. A signal that was ignored
-    before (``nohup``) stays so.
+    Signals after the first one do nothing, so that they do not disturb the clean-up. A signal that was ignored before
+    (``nohup``) stays ignored.
     """
 
     def __init__(self) -> None:
-        """Change nothing yet."""
+        """Create the object; signal handlers are set on entering."""
         self._before: dict[signal.Signals, Any] = {}
         self._is_held = True
         self._has_come = False
 
     def __enter__(self) -> Self:
-        """Take the signals."""
+        """Set the signal handlers."""
         for number in _ENDING:
             before = signal.getsignal(number)
             if before != signal.SIG_IGN:
@@ -32,21 +32,22 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Give them back."""
+        """Restore the previous signal handlers."""
         for number, before in self._before.items():
             signal.signal(number, before)
 
     def release(self) -> None:
-        """Let the next one through.
+        """Stop deferring: the next signal raises KeyboardInterrupt at once.
 
         Raises:
-            KeyboardInterrupt: one has come meanwhile.
+            KeyboardInterrupt: a signal has come meanwhile.
         """
         if self._has_come:
             raise KeyboardInterrupt
         self._is_held = False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler: note the signal, and raise KeyboardInterrupt unless signals are deferred."""
         del number, frame
         self._has_come = True
         if not self._is_held:

@@ -1,4 +1,4 @@
-"""The flags of every command that speaks to Kafka."""
+"""The flags of all commands that use Kafka."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def add_kafka_arguments(
     *,
     is_kept: bool = False,
 ) -> None:
-    """Declare ``--kafka``, ``--kafka-config`` and ``--topic-prefix``.
+    """Add the flags ``--kafka``, ``--kafka-config`` and ``--topic-prefix``.
 
     Args:
-        parser: of the command.
-        flag: what ``--kafka`` is called here (``--to-kafka``, ``--from-kafka``).
-        text: what it means here.
-        is_kept: brokers and prefix that are not named stay as a running job has them, whatever the environment
-            says, and are None here.
+        parser: parser of the command.
+        flag: name of ``--kafka`` in this command (``--to-kafka``, ``--from-kafka``).
+        text: help text of that flag.
+        is_kept: whether brokers and prefix default to None, which means: keep the running job's, whatever the
+            environment says.
     """
     kept = "default: as the running job has it"
     is_named = flag == "--kafka" and not is_kept
@@ -51,10 +51,10 @@ def add_kafka_arguments(
 
 
 def settings_of(args: argparse.Namespace) -> KafkaSettings:
-    """Return the settings that the flags say.
+    """Return the Kafka settings from the flags.
 
     Raises:
-        ConfigError: there are none, or they are wrong.
+        ConfigError: no brokers are named, or a value is not valid.
     """
     if not args.kafka:
         raise ConfigError("kafka", args.kafka, "the brokers, HOST:PORT[,HOST:PORT ...] (--kafka or TOCSIN_KAFKA)")

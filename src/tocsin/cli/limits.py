@@ -1,4 +1,4 @@
-"""``--max NAME=NUMBER``: how much of a recording is read."""
+"""The flag ``--max NAME=NUMBER``, which limits how much of a recording is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--max``."""
+    """Add the flag ``--max``."""
     text = (
         "raise or lower a limit of what is read of a recording: rows, gigabytes (in memory), days, metrics (of your "
         "own), attempts; may be repeated (default: rows=5e7 gigabytes=8 days=14 metrics=1000 attempts=1000)"
@@ -19,10 +19,10 @@ def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_limits_of(args: argparse.Namespace) -> ReadLimits:
-    """Return the limits that the arguments set.
+    """Return the limits from the flags.
 
     Raises:
-        ConfigError: an unknown name, or no positive number.
+        ConfigError: a name is unknown, or a value is not a positive number.
     """
     from tocsin.pipeline.recording.limits import limits_of
 

@@ -1,4 +1,4 @@
-"""Structured logs: one line a record, ``key=value`` after the message, or JSON."""
+"""Structured logs: one line per record, with ``key=value`` after the message, or as JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def add_log_arguments(parser: argparse.ArgumentParser, default_level: str = "info") -> None:
-    """``--log-level`` and ``--log-json``."""
+    """Add the flags ``--log-level`` and ``--log-json``."""
     parser.add_argument("--log-level", default=default_level, choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-json", action="store_true", help="one JSON object a line")
 
 
 def set_up_logs(args: argparse.Namespace) -> None:
-    """Send the package's logs to stderr."""
+    """Send the package's logs to stderr, with the level and format of the flags."""
     handler = StderrHandler()
     handler.setFormatter(JsonFormatter() if args.log_json else TextFormatter())
     root = logging.getLogger("tocsin")
@@ -29,15 +29,15 @@ def set_up_logs(args: argparse.Namespace) -> None:
 
 
 def extras(record: logging.LogRecord) -> dict[str, object]:
-    """The fields that the caller added."""
+    """Return the fields that the caller added to a log record."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
 class StderrHandler(logging.Handler):
-    """Writes to what is stderr at that moment: who redirects it, or closes what it was, is followed."""
+    """Writes to the current ``sys.stderr``, so that it may be redirected or replaced at any time."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
+        """Write one log record as a line."""
         try:
             line = self.format(record) + "\n"
             sys.stderr.write(line)
@@ -47,10 +47,10 @@ class StderrHandler(logging.Handler):
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-11-21T03:07:33.120Z INFO tocsin.engine job appeared job=j1``."""
+    """Formats records like ``2026-11-21T03:07:33.120Z INFO tocsin.engine job appeared job=j1``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one record."""
+        """Return one record as text."""
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = "".join(f" {plain(key)}={json_text(value, default=str)}" for key, value in extras(record).items())
         text = f"{when}.{int(record.msecs):03d}Z {record.levelname} {record.name} {plain(record.getMessage())}{fields}"
@@ -60,10 +60,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formats each record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one record."""
+        """Return one record as JSON."""
         entry: dict[str, object] = {
             "ts": record.created,
             "level": record.levelname.lower(),

@@ -1,4 +1,4 @@
-"""The front door: finds the command, loads its module only, runs it.
+"""Entry point of ``tocsin``: finds the command, imports only its module, and runs it.
 
 A command module offers two functions::
 
@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "migrate": ("tocsin.cli.migrate", "bring the incident database to this version's tables"),
     }
 )
-"""Command name -> (module, one line of help). ``tocsin --help`` is made from it and loads no module."""
+"""Command name -> (module, one line of help). ``tocsin --help`` is made from it without importing any module."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -91,7 +91,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "developers of detectors": ("simulate", "replay", "score", "backtest", "train", "models"),
     }
 )
-"""Who uses which commands, in the order of ``tocsin --help``."""
+"""Group of users -> their commands, in the order of ``tocsin --help``."""
 
 EXTRA_OF_PACKAGE: Mapping[str, str] = MappingProxyType(
     {
@@ -107,17 +107,17 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = MappingProxyType(
         "torch": "train",
     }
 )
-"""Import name of a package that the base installation lacks -> the extra that brings it."""
+"""Import name of a package that the base installation lacks -> the extra that installs it."""
 
 
 class CommandModule(Protocol):
-    """What a command's module offers."""
+    """The functions of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the command's arguments."""
+        """Add the command's arguments to the parser."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it and return the exit status."""
+        """Run the command and return its exit status."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    """Run one command; turn expected errors into a line on stderr and an exit status."""
     if not arguments or arguments[0].startswith("-"):
         parser = front_parser()
         parser.parse_args(arguments)
@@ -165,7 +166,7 @@ def _main(arguments: list[str]) -> int:
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
-    """Load the module of one command, parse its arguments, run it."""
+    """Import the module of a command, parse the arguments, run it, and return its exit status."""
     module_name, help_line = COMMANDS[name]
     module = cast("CommandModule", importlib.import_module(module_name))
     parser = argparse.ArgumentParser(prog=f"tocsin {name}", description=help_line)
@@ -176,7 +177,7 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
 
 
 def front_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``tocsin`` itself, which lists the commands and loads none."""
+    """Return the parser of ``tocsin`` itself; its help lists the commands without importing their modules."""
     width = max(map(len, COMMANDS))
     lines = []
     for who, names in GROUPS.items():
@@ -193,12 +194,12 @@ def front_parser() -> argparse.ArgumentParser:
 
 
 def unknown_command(name: str) -> str:
-    """Return the sentence for a command that does not exist, with the nearest one that does."""
+    """Return the error text for an unknown command, with the nearest known one."""
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     return f"unknown command {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def fail(message: str, status: int) -> int:
-    """Print one line on stderr and return the exit status."""
+    """Print an error on stderr and return the exit status."""
     print(plain(message, kept="\n").replace("\n", "\n  "), file=sys.stderr)  # what is quoted begins no line of ours
     return status

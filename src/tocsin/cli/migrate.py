@@ -1,4 +1,4 @@
-"""``tocsin migrate``: bring the incident database to this version's tables."""
+"""``tocsin migrate``: brings the incident database to this version's tables."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _VERSION = "SELECT max(number) FROM tocsin.schema_migrations"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     add_database_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Apply what is missing and print the version."""
+    """Apply the missing migrations, print the schema version, and return the exit status 0."""
     data, address = database_of(args)
     if address is not None:
         return _migrate_server(address)
@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _migrate_server(address: ClickHouseAddress) -> int:
+    """Migrate the database on a server."""
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
     store = ClickHouseStore(address)

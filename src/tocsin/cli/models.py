@@ -1,4 +1,4 @@
-"""``tocsin models list | show | promote | refuse | announce | withdraw``: trained models, and what engines use."""
+"""``tocsin models list | show | promote | refuse | announce | withdraw``: manages trained models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verbs and their flags."""
+    """Add the subcommands and their flags to the parser."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listed = verbs.add_parser("list", help="all models, which is current, which are refused")
     listed.add_argument("detector", metavar="DETECTOR", nargs="?", help="only its models")
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_announce(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``announce``."""
     text = "a detector: one of its models in the registry; with --detector: a model's file (docs/models.md)"
     parser.add_argument("subject", metavar="DETECTOR|FILE", help=text)
     parser.add_argument("--detector", metavar="NAME", help="with a file: which detector it is for: peers, steps")
@@ -65,7 +66,7 @@ def _add_announce(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the verb says."""
+    """Run the chosen subcommand and return its exit status."""
     verbs = {
         "list": _list,
         "show": _show,
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
+    """Print the models; return the exit status, 2 if one cannot be read."""
     registry = registry_of(args)
     bad: list[str] = []
     cards = registry.cards(args.detector, lambda error: bad.append(str(error)))
@@ -103,7 +105,11 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _current_version(registry: Registry, detector: str, cards: Sequence[ModelCard]) -> str:
-    """The promoted version; nothing was ever promoted: what ships."""
+    """Return the promoted version of a detector, or the built-in one if none was ever promoted.
+
+    Raises:
+        RegistryError: the promoted version does not exist.
+    """
     promotion = registry.promotion(detector)
     if promotion is None:
         return BUILTIN_VERSION
@@ -114,6 +120,7 @@ def _current_version(registry: Registry, detector: str, cards: Sequence[ModelCar
 
 
 def _row(registry: Registry, card: ModelCard, current: str | None, bad: list[str]) -> dict[str, Any]:
+    """Return a model's row of the list; problems with reading it are added to ``bad``."""
     try:
         reason = registry.refusal(card.detector, card.version)
     except RegistryError as error:
@@ -130,7 +137,7 @@ def _row(registry: Registry, card: ModelCard, current: str | None, bad: list[str
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """For people: of the figures, those that tell models apart."""
+    """Return the list as a table with the most important figures."""
     head = ("DETECTOR", "VERSION", "STATE", "FORMAT", "TRAINED (UTC)", "RECORDINGS", "FAULTS", "F1", "VALIDATED F1")
     lines = [head, *(tuple(map(plain, _cells(row))) for row in rows)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
@@ -140,6 +147,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a model's row."""
     training, metrics = row["training"], row["metrics"]
     figures = [_figure(metrics.get(name), "f1") for name in ("training", "validation")]
     both = "current, refused" if row["current"] and row["refused"] is not None else row["state"]
@@ -149,11 +157,13 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _figure(figures: object, name: str) -> str:
+    """Return a figure as text, "-" if it is missing."""
     value = figures.get(name) if isinstance(figures, dict) else None
     return f"{value:.3f}" if isinstance(value, int | float) else "-"
 
 
 def _show(args: argparse.Namespace) -> int:
+    """Print everything known about one model, and return the exit status 0."""
     registry = registry_of(args)
     promotion = registry.promotion(args.detector)
     version = args.version or (BUILTIN_VERSION if promotion is None else promotion.version)
@@ -167,7 +177,10 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _with_readable_figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures in six digits; thresholds stay to the last one, for they are what the model does."""
+    """Return the row with its figures rounded to six digits.
+
+    Thresholds keep all digits, because the model uses them.
+    """
     return {**row, "metrics": readable(row["metrics"]), "training": readable(row["training"])}
 
 
@@ -183,12 +196,14 @@ def lines_of(values: Mapping[str, Any], indent: str = "") -> list[str]:
 
 
 def _shown(value: object) -> str:
+    """Return a value as text."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return ", ".join(map(_shown, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _refuse(args: argparse.Namespace) -> int:
+    """Mark a model as refused, and return the exit status 0."""
     registry = registry_of(args)
     if not args.reason.strip():
         raise ConfigError("--reason", args.reason, "a sentence for those who come later")
@@ -204,7 +219,7 @@ def _refuse(args: argparse.Namespace) -> int:
 
 
 def _announce(args: argparse.Namespace) -> int:
-    """Check and send it."""
+    """Announce or withdraw a model (or only check it, with ``--dry-run``), and return the exit status 0."""
     if not (is_addressed(args) or args.dry_run):
         raise ConfigError("--to", args.to, "given, or --kafka (or TOCSIN_KAFKA)")
     announce = _announcement(args)
@@ -217,6 +232,7 @@ def _announce(args: argparse.Namespace) -> int:
 
 
 def _announcement(args: argparse.Namespace) -> Announce:
+    """Return the function that builds the announcement that the flags ask for."""
     if args.verb == "withdraw":
         return lambda now_ns, since_ns: withdrawal(args.subject, now_ns, since_ns)
     if args.detector:
@@ -236,6 +252,7 @@ def _announcement(args: argparse.Namespace) -> Announce:
 
 
 def _of_file(args: argparse.Namespace) -> Announce:
+    """Return the function that builds the announcement of a model file."""
     try:
         payload = Path(args.subject).read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where a user's data lies, and where the engine of that data listens."""
+"""The paths of a user's data, and of the sockets and files of the engine that uses it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from tocsin.schemas.errors import ConfigError
 
 MAX_SOCKET_PATH_BYTES = 100
-"""Longest path of a unix socket that we use: the kernel takes 107, and people append to names."""
+"""Longest path of a unix socket that is used; the kernel allows 107 bytes, and users append to names."""
 
 
 def add_data_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--data DIR``, the same for every command that has it."""
+    """Add the flag ``--data DIR``, which is the same for every command."""
     parser.add_argument(
         "--data",
         type=Path,
@@ -24,11 +24,11 @@ def add_data_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def data_folder(named: Path | None = None) -> Path:
-    """The data folder: ``--data``, else ``TOCSIN_DATA``, else the user's own data folder.
+    """Return the data folder: ``named``, else ``TOCSIN_DATA``, else the user's own data folder.
 
     Returns:
-        An absolute path, links resolved, so that every command derives the same socket from it.
-        Nothing is made.
+        An absolute path with links resolved, so that every command derives the same socket from it. No folder is
+        created.
     """
     chosen = named or _environment_path("TOCSIN_DATA")
     if chosen is None:
@@ -39,15 +39,15 @@ def data_folder(named: Path | None = None) -> Path:
 
 
 def database_folder(data: Path) -> Path:
-    """The folder of the incident database in a data folder."""
+    """Return the folder of the incident database in a data folder."""
     return data / "chdb"
 
 
 def control_socket(data: Path) -> Path:
-    """The engine's control socket of a data folder, the same for server and client.
+    """Return the path of the engine's control socket for a data folder; server and client derive the same one.
 
-    A unix socket's path is short by the kernel's rule; a data folder's may be long. Then the
-    socket lies in the user's runtime folder, under a name made of the data folder's path.
+    The kernel limits the length of a unix socket's path. If the data folder's path is too long, the socket is in the
+    user's runtime folder, named after the hash of the data folder's path.
     """
     data = data.resolve()
     path = data / "control.sock"
@@ -58,10 +58,10 @@ def control_socket(data: Path) -> Path:
 
 
 def runtime_folder() -> Path:
-    """A short folder that belongs to this user alone.
+    """Return a folder with a short path that only this user can access; it is created if necessary.
 
     Raises:
-        ConfigError: the folder in /tmp exists and belongs to somebody else, or is open to others.
+        ConfigError: the folder in /tmp belongs to another user, or others can access it.
     """
     # A service may lack XDG_RUNTIME_DIR where a shell has it: the folder itself is looked for too.
     named = _environment_path("XDG_RUNTIME_DIR")
@@ -78,14 +78,14 @@ def runtime_folder() -> Path:
 
 
 def credentials_file(data: Path) -> Path:
-    """The file of all hosts' credentials in an engine's data folder."""
+    """Return the file of all hosts' credentials in an engine's data folder."""
     return data / "credentials.json"
 
 
 def local_token_files(port: int) -> tuple[Path, ...]:
-    """Where an engine that listens on a TCP port leaves the token for agents of its own user.
+    """Return the files in which an engine on a TCP port may leave the token for agents of its own user.
 
-    The engine takes the first that it can write, agents the first that exists.
+    The engine uses the first that it can write, agents the first that exists.
     """
     name = f"engine-{port}.json"
     named, own = _environment_path("XDG_RUNTIME_DIR"), Path(f"/run/user/{os.getuid()}")
@@ -95,11 +95,13 @@ def local_token_files(port: int) -> tuple[Path, ...]:
 
 
 def _environment_path(name: str) -> Path | None:
+    """Return the path in an environment variable, None: it is not set."""
     value = os.environ.get(name, "")
     return Path(value) if value else None
 
 
 def _home() -> Path:
+    """Return the user's home folder."""
     try:
         return Path.home()
     except RuntimeError as error:

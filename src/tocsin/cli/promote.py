@@ -1,4 +1,4 @@
-"""``tocsin models promote``: the current model and the new one on the same recordings, side by side."""
+"""``tocsin models promote``: compares a new model with the current one on the same recordings, and promotes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 EXIT_NO = 1
 _UNREADABLE = "current_unreadable"
-"""In ``current.json``, beside the names of ``PromotionRefusal``: why nothing was compared with."""
+"""Key in ``current.json``, next to the names of ``PromotionRefusal``: the current model could not be read for a
+comparison."""
 _ROWS = (
     ("faults", "faults"),
     ("hits", "hits"),
@@ -37,13 +38,13 @@ _ROWS = (
 
 
 class _Before(NamedTuple):
-    """What was current.
+    """The promotion and model that were current before.
 
     Attributes:
-        promotion: None: nothing was promoted, or ``current.json`` cannot be read.
-        card: of the current version, None: there is none, or it cannot be read.
-        trouble: why it cannot be read, "" = it can.
-        is_garbled: ``current.json`` itself cannot be read.
+        promotion: the promotion, None: nothing was promoted, or ``current.json`` cannot be read.
+        card: card of the current version, None: there is none, or it cannot be read.
+        trouble: why it cannot be read, "": it can.
+        is_garbled: whether ``current.json`` itself cannot be read.
     """
 
     promotion: Promotion | None
@@ -53,14 +54,14 @@ class _Before(NamedTuple):
 
     @property
     def version(self) -> str:
-        """For people."""
+        """Version for display."""
         if self.is_garbled:
             return "unreadable"
         return "nothing" if self.promotion is None else self.promotion.version
 
 
 def add_promote_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the subcommand's arguments to the parser."""
     parser.add_argument("detector", metavar="DETECTOR")
     parser.add_argument("version", metavar="VERSION", help="of 'tocsin models list'; builtin: what ships")
     text = "recordings with truth.json, or folders that hold some; none that a model was trained on"
@@ -73,7 +74,11 @@ def add_promote_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def promote(args: argparse.Namespace) -> int:
-    """Compare, promote, announce; status 1 where the new model is worse, or nobody can tell."""
+    """Compare, promote and announce a model.
+
+    Returns:
+        The exit status: 0, or 1 if the new model is worse or the recordings are too few to tell.
+    """
     from tocsin.models.documents import FORMATS
 
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: the workers end with it
@@ -109,7 +114,9 @@ def promote(args: argparse.Namespace) -> int:
 
 
 def _before(args: argparse.Namespace, registry: Registry) -> _Before:
-    """What is current; with ``--force`` also where nobody can read that: said, and left out of the comparison.
+    """Return what is current now.
+
+    With ``--force``, a current model that cannot be read is reported and left out of the comparison.
 
     Raises:
         RegistryError: it cannot be read, and ``--force`` is not given.
@@ -130,7 +137,7 @@ def _before(args: argparse.Namespace, registry: Registry) -> _Before:
 
 
 def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> dict[str, Any] | None:
-    """What the promotion stands on, None: it is refused; told either way."""
+    """Return the figures that justify the promotion, None: it is refused; print them either way."""
     against = None if before.card is None else before.card.version
     troubles = {_UNREADABLE: before.trouble} if before.trouble else {}
     if not args.validate:
@@ -153,14 +160,14 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
         print(plain(f"{'in spite of' if args.force else 'refused'} ({one.reason.value}): {one.text}"))
     if comparison.shortfalls and not args.force:
         return None
-    told = {"against": against, "fingerprint": fingerprint, "trained_on_them": is_own_data}
+    basis = {"against": against, "fingerprint": fingerprint, "trained_on_them": is_own_data}
     found = comparison.to_object()
     shortfalls = {**troubles, **found["shortfalls"]}
-    return {**told, **found, "shortfalls": shortfalls, "forced": bool(shortfalls)}
+    return {**basis, **found, "shortfalls": shortfalls, "forced": bool(shortfalls)}
 
 
 def _are_too_few(folders: list[Path]) -> bool:
-    """Whether the recordings cannot tell whatever the models say: told before minutes of work."""
+    """Return whether the recordings are too few for any result; checked before minutes of work."""
     from tocsin.pipeline.lab.registry.comparison import too_few
     from tocsin.pipeline.recording.score import extent_of
 
@@ -176,21 +183,22 @@ def _are_too_few(folders: list[Path]) -> bool:
 def _compare(
     args: argparse.Namespace, registry: Registry, cards: tuple[ModelCard | None, ModelCard], folders: list[Path]
 ) -> Comparison:
+    """Judge the recordings with both models, with a progress bar on a terminal, and return the comparison."""
     from tocsin.pipeline.lab.registry.validation import validate
 
     draw = bar_of("recordings") if sys.stderr.isatty() else None
 
-    def told(_: str, done: int, total: int) -> None:
+    def show_progress(_: str, done: int, total: int) -> None:
         if draw is not None:
             draw(done / total)
             print(end="\n" if done == total else "", file=sys.stderr)
 
     with shared_out(min(args.jobs, len(folders))) as mapper:
-        return validate(registry, cards, folders, mapper, told)
+        return validate(registry, cards, folders, mapper, show_progress)
 
 
 def table_of(comparison: Comparison, current_name: str, new_name: str) -> str:
-    """Return both models' figures side by side."""
+    """Return the figures of both models side by side, as text."""
     old = None if comparison.current is None else comparison.current.to_object()
     new = comparison.new.to_object()
     head = f"{counted(comparison.recording_count, 'recording')}, {comparison.new.machine_days:.2f} machine-days"
@@ -202,4 +210,5 @@ def table_of(comparison: Comparison, current_name: str, new_name: str) -> str:
 
 
 def _shown(value: object) -> str:
+    """Return a figure as text, "-" if it is None."""
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""``tocsin record FOLDER``: a job of the running engine, or out of Kafka, into a recording."""
+"""``tocsin record FOLDER``: records a job of the running engine, or from Kafka."""
 
 import argparse
 import contextlib
@@ -28,7 +28,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="new or empty folder (on the engine's machine)")
     parser.add_argument(
         "--job", default="", metavar="JOB", help="which job (default: the only one, or the next to appear)"
@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record until the time is over or Ctrl-C, or what Kafka holds; 1 when the job said nothing."""
+    """Record until the time is over or Ctrl-C, or what Kafka holds.
+
+    Return the exit status, 1 if the job sent nothing.
+    """
     set_up_logs(args)
     if args.from_kafka:
         return _from_kafka(args)
@@ -69,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     # The recording ends with the stream: hold it until the recording is stopped.
     answers = client.stream("record", folder=str(folder), job_id=args.job, follow=True)
     with contextlib.closing(cast("Generator[dict[str, Any], None, None]", answers)):
-        told = _follow(answers, folder, over, args.seconds)
-        if told.get("error") or over.is_set():
+        last_answer = _follow(answers, folder, over, args.seconds)
+        if last_answer.get("error") or over.is_set():
             _stop(client, folder)
         else:
             print("tocsin record: the engine ended, and the recording with it", file=sys.stderr)
@@ -92,8 +95,8 @@ def run(args: argparse.Namespace) -> int:
 def _follow(
     answers: Iterable[dict[str, Any]], folder: Path, over: threading.Event, limit_seconds: float
 ) -> dict[str, Any]:
-    """Watch the recording until it is over; the last that the engine said of it."""
-    told: dict[str, Any] = {"job_id": "", "turn_count": 0}
+    """Show the recording's progress until it is over; return the engine's last message about it."""
+    last_answer: dict[str, Any] = {"job_id": "", "turn_count": 0}
     begun_seconds = 0.0
     bar = sys.stderr.isatty()
     for answer in answers:
@@ -101,20 +104,20 @@ def _follow(
             begun_seconds = time.monotonic()
             end = f"for {limit_seconds:g} s" if limit_seconds else "Ctrl-C ends it"
             print(plain(f"recording {answer['job_id'] or 'the next job'} into {folder}, {end}"), flush=True)
-        told = answer
+        last_answer = answer
         if limit_seconds and time.monotonic() - begun_seconds >= limit_seconds:
             over.set()
         if bar:
-            print(f"\r{told['turn_count']} s", end="", file=sys.stderr, flush=True)
-        if over.is_set() or told["error"]:
+            print(f"\r{last_answer['turn_count']} s", end="", file=sys.stderr, flush=True)
+        if over.is_set() or last_answer["error"]:
             break
     if bar:
         print(file=sys.stderr)
-    return told
+    return last_answer
 
 
 def _stop(client: "ControlClient", folder: Path) -> None:
-    """End the recording, unless the engine, which ended in this moment, has done so."""
+    """End the recording, unless the engine has already ended it because the engine itself ended."""
     from tocsin.pipeline.runtime.embedded.control_socket import EngineAbsentError, EngineRefusedError
 
     try:
@@ -127,6 +130,7 @@ def _stop(client: "ControlClient", folder: Path) -> None:
 
 
 def _from_kafka(args: argparse.Namespace) -> int:
+    """Record a job's records from Kafka's topics, and return the exit status 0."""
     settings, now_ns = settings_of(args), time.time_ns()
     cluster, _, job_id = args.from_kafka.rpartition("/")
     if not job_id or args.seconds or args.job:
@@ -150,10 +154,10 @@ def _from_kafka(args: argparse.Namespace) -> int:
 
 
 def when_ns(setting: str, text: str, now_ns: int) -> int:
-    """Return a point in time: ISO 8601 (UTC where it says no zone), or how long ago (``90m``).
+    """Parse a time, ISO 8601 (UTC if it has no zone) or an age like ``90m``, and return it in Unix nanoseconds.
 
     Raises:
-        ConfigError: neither of them.
+        ConfigError: it is neither.
     """
     ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if ago:

@@ -1,4 +1,4 @@
-"""The flag of every command that works with the model registry."""
+"""The flag of all commands that use the model registry."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _DEFAULT: Final = "tocsin-models"
 
 
 def add_registry_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--registry``."""
+    """Add the flag ``--registry``."""
     text = f"folder, or address such as s3://BUCKET/PATH, of the models [env: {VARIABLE}; default: ./{_DEFAULT}]"
     parser.add_argument("--registry", metavar="WHERE", default="", help=text)
 
 
 def registry_of(args: argparse.Namespace) -> Registry:
-    """Open the registry that the flag, the environment or the default names.
+    """Return the registry that the flag, the environment or the default names.
 
     Raises:
-        ConfigError: it names no place.
+        ConfigError: the address is not valid.
     """
     from tocsin.pipeline.lab.registry import Registry
 

@@ -1,4 +1,4 @@
-"""``tocsin replay FOLDER …``: judge recordings with the operators that judge running jobs."""
+"""``tocsin replay FOLDER …``: judges recordings with the same operators as running jobs."""
 
 import argparse
 import contextlib
@@ -35,15 +35,15 @@ _INPUTS = ("topology", "groups", "host_metrics", "steps", "collectives", "events
 
 @dataclass(frozen=True, slots=True)
 class ReplayJob:
-    """One folder to replay; crosses to a worker process.
+    """One recording to replay, in a form that can be sent to a worker process.
 
     Attributes:
-        folder: the recording.
-        verdicts: file to write.
-        shuffle_seed: order within the lateness, None: as recorded.
-        speed: recording seconds per second, 0: as fast as possible.
-        bar: draw a progress bar on stderr.
-        limits: how much of it is read, None: the default.
+        folder: folder of the recording.
+        verdicts: file that the verdicts are written to.
+        shuffle_seed: seed for shuffling the records within the lateness, None: as recorded.
+        speed: seconds of the recording per second, 0: as fast as possible.
+        bar: whether to draw a progress bar on stderr.
+        limits: limits on what is read, None: the default limits.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class ReplayJob:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     _add(
         parser,
         "folders",
@@ -81,11 +81,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(  # one line an argument
     parser: argparse.ArgumentParser, name: str, metavar: str, kind: Callable[[str], object], text: str, **more: Any
 ) -> None:
+    """Add an argument."""
     parser.add_argument(name, metavar=metavar, type=kind, help=text, **more)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay every folder; 2 when one of them cannot be read, or an operator raised (the others are replayed)."""
+    """Replay every recording.
+
+    Returns:
+        The exit status: 0, or 2 if a recording could not be read or an operator raised (the others are replayed).
+    """
     set_up_logs(args)
     from tocsin.pipeline.recording.under import recordings_or_paths
 
@@ -112,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
-    """Play one folder into Kafka."""
+    """Play one recording into Kafka, and return the exit status 0."""
     if len(args.folders) != 1 or args.verdicts is not None:
         raise ConfigError("--to-kafka", args.kafka, "used with one recording, and without --verdicts")
     settings = settings_of(args)
@@ -134,16 +139,16 @@ def _to_kafka(args: argparse.Namespace, *, bar: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What became of one folder.
+    """Result of replaying one recording.
 
     Attributes:
-        folder: the recording.
-        line_count: verdict lines written.
-        error: why it could not be replayed, "" = it was.
-        absent: inputs that the recording does not hold: what needs them is not judged.
-        notes: what was passed over, a sentence each.
-        reason: why nothing of it could be judged, "" = something was.
-        failures: seconds in which an operator raised: the job began anew there, as it would have live.
+        folder: folder of the recording.
+        line_count: number of verdict lines written.
+        error: why it could not be replayed, "": it was.
+        absent: inputs that the recording does not have; detectors that need them did not judge.
+        notes: what was skipped, one sentence each.
+        reason: why nothing in it could be judged, "": something was.
+        failures: seconds at which an operator raised; the job's state was reset there, as with a running job.
     """
 
     folder: Path
@@ -156,6 +161,7 @@ class ReplayResult:
 
 
 def _report(results: Sequence[ReplayResult]) -> int:
+    """Print the results, and return the exit status."""
     for result in results:
         for note in result.notes:
             print(plain(f"tocsin replay: {result.folder}: {note}"), file=sys.stderr)
@@ -169,7 +175,7 @@ def _report(results: Sequence[ReplayResult]) -> int:
 
 
 def _how_judged(result: ReplayResult) -> str:
-    """What stands behind the number of verdicts: whether anything was judged, and what was not there."""
+    """Return a note for the number of verdicts: whether anything was judged, and which inputs were absent."""
     absent = ", ".join(result.absent)
     if result.reason:
         return f" (not judged: {result.reason}{f'; without {absent}' if absent else ''})"
@@ -177,7 +183,7 @@ def _how_judged(result: ReplayResult) -> str:
 
 
 def replay_one(job: ReplayJob) -> ReplayResult:
-    """Replay one folder and write its verdicts."""
+    """Replay one recording, write its verdicts and return the result; errors are returned in it."""
     from tocsin.pipeline.recording.import_warnings import notes_of
     from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
     from tocsin.pipeline.recording.reader import read_recording
@@ -203,9 +209,9 @@ def replay_one(job: ReplayJob) -> ReplayResult:
 
 @contextlib.contextmanager
 def _file_for(target: Path) -> Iterator[BinaryIO]:
-    """A file that becomes ``target`` when all went well: nobody ever reads half of it.
+    """Context manager that gives a file which replaces ``target`` at the end, unless there is an error.
 
-    It is made before the work begins: a folder that cannot be written to is known at once.
+    It is opened before the work begins, so that a folder without write access is noticed at once.
     """
     if target.exists() and not target.is_file():  # a pipe, a terminal (or a folder, which is refused)
         with target.open("wb") as plain:
@@ -225,21 +231,22 @@ def _file_for(target: Path) -> Iterator[BinaryIO]:
 
 
 def _not_replayed(job: ReplayJob, why: str) -> ReplayResult:
+    """Return the result of a recording that could not be replayed."""
     return ReplayResult(job.folder, 0, why)
 
 
 class PlaybackClock:
-    """Keeps to the speed that was asked for, and draws the bar."""
+    """Slows a replay to the wanted speed, and draws the progress bar."""
 
     def __init__(self, start_ns: int, end_ns: int, job: ReplayJob) -> None:
-        """Begin now."""
+        """Start the clock now."""
         self._start_ns, self._end_ns = start_ns, end_ns
         self._speed = job.speed
         self._begun_seconds = self._drawn_seconds = time.monotonic()
         self._draw = bar_of(job.folder.name) if job.bar else None
 
     def on_second(self, now_ns: int) -> None:
-        """One second of the recording is done."""
+        """Called when one second of the recording is done: wait until it is due, and redraw the bar."""
         if self._speed:
             due = self._begun_seconds + (now_ns - self._start_ns) / _NS_PER_SECOND / self._speed
             time.sleep(max(0.0, due - time.monotonic()))
@@ -248,7 +255,7 @@ class PlaybackClock:
             self._draw((now_ns - self._start_ns) / max(1, self._end_ns - self._start_ns))
 
     def end(self) -> None:
-        """Leave a whole bar behind."""
+        """Draw the bar as complete."""
         if self._draw is not None:
             self._draw(1.0)
             print(file=sys.stderr)

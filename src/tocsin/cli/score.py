@@ -1,4 +1,4 @@
-"""``tocsin score FOLDER …``: verdicts against truth."""
+"""``tocsin score FOLDER …``: compares recordings' verdicts with the truth."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from tocsin.schemas.printable import counted, json_text, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.add_argument(
         "folders",
         metavar="FOLDER",
@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score the folders and print the table; 2 when one of them cannot be scored (the others are all the same)."""
+    """Score the recordings and print the figures.
+
+    Returns:
+        The exit status: 0, or 2 if a recording could not be scored (the others are scored nevertheless).
+    """
     scores: list[FolderScore] = []
     failed_count, limits = 0, read_limits_of(args)
     for folder in recordings_or_paths(args.folders):
@@ -52,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table_of(total: Score, causes: dict[str, Score], kinds: dict[str, Score] | None = None) -> str:
-    """Return the figures for a human: in all, then by kind (where given), then by cause."""
+    """Return the figures as text: in all, then by kind (if given), then by cause."""
     lines = [
         f"{counted(total.hit_count + total.missed_count, 'fault')}, {total.machine_days:.2f} machine-days",
         f"precision {_share(total.precision)}  recall {_share(total.recall)}  F1 {_share(total.f1)}",
@@ -68,7 +72,7 @@ def table_of(total: Score, causes: dict[str, Score], kinds: dict[str, Score] | N
 
 
 def rows_of(title: str, scores: dict[str, Score]) -> list[str]:
-    """A table by kind or cause; it names itself by its title."""
+    """Return the lines of a table by kind or cause; ``title`` is its first column's name."""
     scores = {plain(name): score for name, score in scores.items()}
     width = max(len(name) for name in (title, *scores))
     lines = [f"{title:{width}}  faults  hits  recall  cause right  median s   90 % s"]
@@ -82,8 +86,10 @@ def rows_of(title: str, scores: dict[str, Score]) -> list[str]:
 
 
 def _share(value: float | None) -> str:
+    """Return a ratio with three digits after the point, "-" if it is None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def _number(value: float | None) -> str:
+    """Return a number with two digits after the point, "-" if it is None."""
     return "-" if value is None else f"{value:.2f}"

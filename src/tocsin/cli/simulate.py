@@ -1,4 +1,4 @@
-"""``tocsin simulate OUT``: recordings of drawn jobs with drawn faults, and the truth about them."""
+"""``tocsin simulate OUT``: writes recordings of simulated jobs with random faults, and their truth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INDEX_NAME = "index.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("out", metavar="OUT", type=Path, help="new or empty folder; gets case-0000, case-0001, …")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="the same seed gives the same bytes")
     parser.add_argument("--cases", metavar="N", type=int, default=20, help="how many recordings (%(default)s)")
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the recordings and their index."""
+    """Write the recordings and their index, and return the exit status 0."""
     from tocsin.pipeline.lab.simulation.case import (
         HEALTHY,
         KINDS,
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def host_range(text: str) -> tuple[int, int]:
-    """``16`` or ``4-64`` as a range.
+    """Parse "16" or "4-64" to the smallest and greatest number of hosts.
 
     Raises:
         ConfigError: it is neither.
@@ -86,6 +86,7 @@ def host_range(text: str) -> tuple[int, int]:
 
 
 def _check(args: argparse.Namespace) -> None:
+    """Check the values of the flags; raise ConfigError if one is out of range."""
     if args.seed < 0:
         raise ConfigError("--seed", args.seed, "0 or more")
     if args.cases < 1:
@@ -97,11 +98,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _is_healthy(index: int, ratio: float) -> bool:
-    """Spread evenly, so that each prefix of the cases has about the ratio."""
+    """Return whether a case is healthy; healthy cases are spread so that every prefix has about the wanted ratio."""
     return int((index + 1) * ratio + 1e-9) > int(index * ratio + 1e-9)
 
 
 def _progress(done: int, total: int) -> None:
+    """Show the progress on a terminal."""
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
         print(f"\r{done} of {total} recordings", end=end, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``tocsin sink clickhouse``: verdicts from Kafka into the incident database of a server."""
+"""``tocsin sink clickhouse``: writes verdicts from Kafka to the incident database on a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
+    """Add the command's flags to the parser."""
     parser.add_argument("where", choices=("clickhouse",), help="what the verdicts go into")
     add_kafka_arguments(parser)
     add_clickhouse_argument(parser)
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Work until SIGTERM or Ctrl-C."""
+    """Write verdicts until SIGTERM or Ctrl-C, and return the exit status 0."""
     address = address_of(args)
     if address is None:
         raise ConfigError("--clickhouse", "", "the server's URL, clickhouse://USER@HOST (or TOCSIN_CLICKHOUSE)")
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_of(path: str) -> Check | None:
-    """Return what checks the signatures of verdicts, None: nothing does.
+    """Return the function that checks the signatures of verdicts, None: they are not checked.
 
     Raises:
         CredentialError: the file cannot be used, or holds no engine's key.

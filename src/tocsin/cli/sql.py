@@ -1,4 +1,4 @@
-"""``tocsin sql "SELECT …"``: ask the incident database."""
+"""``tocsin sql "SELECT …"``: queries the incident database."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tocsin.schemas.printable import plain
 
 _TERMINAL_FORMAT = "Pretty"
 _PIPE_FORMAT = "TSVWithNames"
-"""What a program reads: a header, a line a row, tabs between."""
+"""Output format for programs: a header, then one line per row, separated by tabs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.add_argument("query", help='e.g. "SELECT what, since, machine, why FROM tocsin.incidents_current"')
     text = "Pretty, Vertical, JSON, JSONEachRow, CSV, … (ClickHouse's names; default: Pretty on a terminal, elsewhere "
     parser.add_argument("--format", help=f"{text}{_PIPE_FORMAT})")
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the answer as the database formats it."""
+    """Run the query, print the result as the database formats it, and return the exit status 0."""
     is_terminal = sys.stdout.isatty()
     with database(*database_of(args)) as ask:
         answer = ask(args.query, args.format or (_TERMINAL_FORMAT if is_terminal else _PIPE_FORMAT))

@@ -1,4 +1,4 @@
-"""``tocsin status``: why is there no verdict?"""
+"""``tocsin status``: shows the engine's state of each job, and why there is no verdict."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
 _MEANINGS = {reason.value: reason.meaning for reason in Reason}
 _HOOK = {True: "present", False: "absent: no step records, only events and silence can speak"}
 _METRIC_SLICE_SECONDS = 7
-"""One metric slice, its lateness and the way."""
-_STANDING_SECONDS = 5.0
-"""How long an engine that does not tick is waited for: it may hold what the answer needs."""
+"""Age up to which a host counts as heard: one metric slice, its lateness and the transport."""
+_STALLED_ENGINE_SECONDS = 5.0
+"""Time-out of the query to an engine that does not tick; it may hold the lock that the answer needs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
+    """Add the command's flags to the parser."""
     parser.add_argument("job", nargs="?", help="job id (default: all jobs)")
     parser.add_argument("--json", action="store_true", help="the engine's answer as it is")
     add_data_argument(parser)
@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the running engine and print."""
+    """Query the engine and print its state.
+
+    Returns:
+        The exit status: 0, 1 if the job that was asked for is unknown, 2 if the engine does not tick.
+    """
     asked = {"job_id": args.job} if args.job else {}
     reader = reader_of(args)
     if reader is not None:
@@ -41,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         data = data_folder(args.data)
         ticks = engine_ticks(data, "status")
-        client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STANDING_SECONDS)
+        client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STALLED_ENGINE_SECONDS)
         answer = client.call("status", **asked)
     if args.json:
         print(json_text(answer, indent=2))
@@ -51,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
+    """Print the answer as text; return the exit status, 1 if the job that was asked for is unknown."""
     for line in _engine_lines(answer):
         print(plain(line))
     refused = answer.get("server", {}).get("refused_clock_ahead", 0)
@@ -78,7 +83,7 @@ def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
 
 
 def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
-    """The lines for the engine itself: its newest tick, and what is not as it should be."""
+    """Yield the lines about the engine itself: the age of its newest tick, and its problems."""
     yield f"engine    newest tick {answer['tick_age_seconds']:.1f} s old, {answer['live']}"
     if not answer["is_ready"]:
         yield f"engine    not ready: {answer['ready']}"
@@ -98,12 +103,13 @@ def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_models(answer: dict[str, Any]) -> None:
+    """Print the state of the models that the engine uses."""
     for model in answer.get("models", ()):
         print(plain(f"model     {model['detector']} {model['version']}: {model['state']}"))
 
 
 def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
-    """The lines for one job."""
+    """Return the lines about one job."""
     hosts, ranks = job["hosts"], job["ranks"]
     if job.get("superseded"):  # its steps and hosts are history; the later attempt's are shown
         return [f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']}), over: a later attempt runs"]
@@ -129,11 +135,13 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
 
 
 def _is_odd(facts: dict[str, Any]) -> bool:
+    """Return whether a host is worth a line: it is silent, sends late records, or its clock is off."""
     quiet = facts["last_seen_seconds"] > _METRIC_SLICE_SECONDS
     return bool(quiet or facts["late"] or abs(facts["clock_offset_seconds"]) > 0.2)
 
 
 def _host_line(name: str, facts: dict[str, Any]) -> str:
+    """Return the line about one host."""
     return (
         f"  host      {name}: last heard {facts['last_seen_seconds']:.1f} s ago, {facts['late']} late records, "
         f"clock {facts['clock_offset_seconds'] * 1e3:+.0f} ms (error {facts['clock_error_seconds'] * 1e3:.0f} ms)"
@@ -141,6 +149,7 @@ def _host_line(name: str, facts: dict[str, Any]) -> str:
 
 
 def _abstention_lines(abstained: dict[str, int]) -> list[str]:
+    """Return a line for each reason why no verdict was given, the most frequent first."""
     return [
         f"  abstained {count} x {reason}" + (f": {_MEANINGS[reason]}" if reason in _MEANINGS else "")
         for reason, count in sorted(abstained.items(), key=lambda item: -item[1])

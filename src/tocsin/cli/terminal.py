@@ -1,7 +1,7 @@
-"""Standard output and error while a command runs: what others wrote moves no cursor there.
+"""Protects the terminal while a command runs: text from others cannot send control characters to it.
 
-Fields are made plain where they are printed (``schemas.printable.plain``); this is the net below, for every command,
-for argparse's own sentences and for what somebody forgets.
+Fields are cleaned where they are printed (``schemas.printable.plain``). This is a second line of defence, for every
+command, for argparse's own messages and for a field that was forgotten.
 """
 
 from __future__ import annotations
@@ -13,27 +13,30 @@ from typing import Any, TextIO, cast
 
 from tocsin.schemas.printable import plain
 
-_KEPT = "\n\t"
+_ALLOWED = "\n\t"
 
 
 class GuardedStream:
-    """A text stream that shows hidden characters escaped; line ends, tabs and a progress line's leading CR pass.
+    """A text stream that escapes hidden characters, except line ends, tabs and a carriage return at the beginning.
 
     Args:
         stream: where the text goes.
+
+    Attributes:
+        stream: stream that the text is written to.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.unguarded = stream
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write a text with its hidden characters escaped; return the number of characters given."""
         begins = "\r" if text.startswith("\r") else ""
-        self.unguarded.write(begins + plain(text[len(begins) :], kept=_KEPT))
+        self.unguarded.write(begins + plain(text[len(begins) :], kept=_ALLOWED))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several."""
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
@@ -43,7 +46,7 @@ class GuardedStream:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Guard standard output and error for as long as a command runs."""
+    """Context manager that guards standard output and error while a command runs."""
     out, err = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = cast("TextIO", GuardedStream(out)), cast("TextIO", GuardedStream(err))
     try:
@@ -53,5 +56,5 @@ def guarded() -> Iterator[None]:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """The stream itself, for who draws on a terminal and cleans what others wrote."""
+    """Return the stream without the guard, for code that draws on a terminal and cleans the text itself."""
     return stream.unguarded if isinstance(stream, GuardedStream) else stream

@@ -1,4 +1,7 @@
-"""``tocsin ticker``: one tick a second in every partition of the input topics; without any, verdicts stop."""
+"""``tocsin ticker``: sends a tick per second to every partition of the input topics.
+
+Without ticks, no verdicts are given.
+"""
 
 import argparse
 import signal
@@ -8,13 +11,13 @@ from tocsin.cli.logs import add_log_arguments, set_up_logs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     add_kafka_arguments(parser)
     add_log_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tick until SIGTERM or Ctrl-C."""
+    """Send ticks until SIGTERM or Ctrl-C, and return the exit status 0."""
     set_up_logs(args)
     settings = settings_of(args)
     from tocsin.pipeline.kafka.ticker import Ticker

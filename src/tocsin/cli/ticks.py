@@ -1,4 +1,4 @@
-"""Whether the engine that answers judges at all: how old its newest tick is."""
+"""Checks from the age of its newest tick whether an engine is judging."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ANSWER_SECONDS = 10.0
 
 
 def engine_ticks(data: Path, command: str) -> bool:
-    """Ask the engine of a data folder for the age of its newest tick; say on stderr where it is an error.
+    """Return whether the engine of a data folder is ticking; if not, print an error on stderr.
 
     Args:
         data: the data folder.
-        command: who asks, for the message.
+        command: name of the command, for the message.
 
     Returns:
-        False where the newest tick is older than ten seconds; True otherwise, and where no engine runs.
+        False if the newest tick is older than ten seconds; True otherwise, and also if no engine runs.
 
     Raises:
         EngineError: an engine runs and does not answer.
@@ -45,7 +45,7 @@ def engine_ticks(data: Path, command: str) -> bool:
 
 
 def is_ticking(answer: Mapping[str, Any], command: str) -> bool:
-    """Whether an engine's answer to ``health`` shows that it judges; where it does not, that is said on stderr."""
+    """Return whether an engine's answer to ``health`` shows that it is ticking; if not, print an error on stderr."""
     age_seconds = float(answer["tick_age_seconds"])
     if age_seconds <= OLD_TICK_SECONDS:
         return True
@@ -55,13 +55,13 @@ def is_ticking(answer: Mapping[str, Any], command: str) -> bool:
 
 
 def engine_judges(data: Path, command: str) -> bool:
-    """Whether an engine judges what a data folder holds; where none does, that is said on stderr.
+    """Return whether an engine is judging the records of a data folder; if none is, print an error on stderr.
 
-    The folder of a drill that ended in order is as it should be: nothing is left to judge there.
+    For the folder of a drill that ended normally the answer is True: nothing is left to judge there.
 
     Args:
         data: the data folder.
-        command: who asks, for the message.
+        command: name of the command, for the message.
 
     Raises:
         EngineError: an engine runs and does not answer.

@@ -1,4 +1,4 @@
-"""``tocsin token issue | list | rotate | revoke``: which host proves who it is with which secret."""
+"""``tocsin token issue | list | rotate | revoke``: manages the credentials with which hosts prove their identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Credentials = tuple[Credential, ...]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verbs and their flags."""
+    """Add the subcommands and their flags to the parser."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     issued = verbs.add_parser("issue", help="a credential for a host that has none")
     rotated = verbs.add_parser(
@@ -46,15 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the verb says."""
+    """Run the chosen subcommand and return its exit status."""
     return {"issue": _issue, "rotate": _issue, "list": _list, "revoke": _revoke}[args.verb](args)
 
 
 def _file(args: argparse.Namespace) -> Path:
+    """Return the path of the engine's credentials file."""
     return Path(args.credentials) if args.credentials else credentials_file(data_folder(args.data))
 
 
 def _issue(args: argparse.Namespace) -> int:
+    """Issue a new credential, or rotate a host's, and return the exit status 0."""
     now_ns, is_new = time.time_ns(), args.verb == "issue"
     try:
         fresh = _fresh(args.role, check_holder(args.name, "HOST"), now_ns)
@@ -74,7 +76,7 @@ def _issue(args: argparse.Namespace) -> int:
             raise ConfigError("HOST", fresh.name, f"a host with a credential of role {fresh.role} (tocsin token issue)")
         ended = {one.key_id for one in old} if until_ns else set()
         kept = tuple(replace(one, revoked_ns=until_ns) if one.key_id in ended else one for one in before)
-        return (*kept, _kept_here(fresh))
+        return (*kept, _without_private_key(fresh))
 
     path = _file(args)
     if args.out is not None and is_new and os.path.lexists(args.out):
@@ -90,7 +92,7 @@ def _issue(args: argparse.Namespace) -> int:
 
 
 def _fresh(role: Role, name: str, now_ns: int) -> Credential:
-    """Return a new credential; an engine's is a pair of keys, for which a library is needed."""
+    """Return a new credential; for an engine, a new key pair (which needs the cryptography package)."""
     if role is not Role.ENGINE:
         return new_credential(role, name, now_ns)
     from tocsin.pipeline.identity.verdict_signatures import new_engine_key
@@ -98,18 +100,20 @@ def _fresh(role: Role, name: str, now_ns: int) -> Credential:
     return new_engine_key(name, now_ns)
 
 
-def _kept_here(fresh: Credential) -> Credential:
-    """Return what the file of all credentials gets: of an engine's pair the public half."""
+def _without_private_key(fresh: Credential) -> Credential:
+    """Return the credential as it is stored in the engine's file: of an engine's key pair only the public key."""
     return replace(fresh, secret=b"") if fresh.role is Role.ENGINE else fresh
 
 
 def _grace_ns(seconds: float) -> int:
+    """Return the grace period in nanoseconds; raise ConfigError if it is out of range."""
     if not 0 <= seconds <= 366 * 86_400:
         raise ConfigError("--grace", seconds, "from 0 to a year of seconds")
     return max(1, round(seconds * _NS))
 
 
 def _list(args: argparse.Namespace) -> int:
+    """Print all credentials without their secrets, and return the exit status 0."""
     path = _file(args)
     credentials = read_credentials(path) if path.exists() else ()
     rows = [_row(one, time.time_ns()) for one in credentials]
@@ -127,6 +131,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _row(one: Credential, now_ns: int) -> dict[str, Any]:
+    """Return a credential's row of the list."""
     state = (
         "revoked" if not one.is_valid(now_ns) else f"until {_time(one.revoked_ns)} UTC" if one.revoked_ns else "valid"
     )
@@ -143,6 +148,7 @@ def _row(one: Credential, now_ns: int) -> dict[str, Any]:
 
 
 def _time(at_ns: int) -> str:
+    """Return a time in nanoseconds as text in UTC."""
     try:
         return f"{datetime.fromtimestamp(at_ns / _NS, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):
@@ -150,6 +156,7 @@ def _time(at_ns: int) -> str:
 
 
 def _revoke(args: argparse.Namespace) -> int:
+    """Revoke a credential from now on, and return the exit status 0."""
     now_ns, path = time.time_ns(), _file(args)
 
     def changed(before: _Credentials) -> _Credentials:
@@ -166,6 +173,7 @@ def _revoke(args: argparse.Namespace) -> int:
 
 
 def _role(text: str) -> Role:
+    """Parse a role; else an argparse error."""
     try:
         return Role(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``tocsin topics apply | check``: the Kafka topics as this version needs them."""
+"""``tocsin topics apply | check``: creates or checks the Kafka topics that this version needs."""
 
 import argparse
 
@@ -10,7 +10,7 @@ _HOUR_SECONDS = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     parser.add_argument(
         "what", choices=("apply", "check"), help="make them as they should be, or say what differs (then status 1)"
     )
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; 1 where ``check`` finds a difference."""
+    """Apply or check; return the exit status, 1 if ``check`` finds a difference."""
     settings = settings_of(args)
     if args.partitions is not None and args.partitions < 1:
         raise ConfigError("--partitions", args.partitions, "at least 1")

@@ -1,4 +1,4 @@
-"""``tocsin train RECORDING …``: a detector's model from recordings, with thresholds that keep a budget."""
+"""``tocsin train RECORDING …``: trains a detector's model on recordings, with thresholds that keep to a budget."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXIT_NO_MODEL = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     text = "recordings, or folders that hold some; with truth.json where thresholds are fitted"
     parser.add_argument("recordings", metavar="RECORDING", type=Path, nargs="*", help=text)
     parser.add_argument("--detector", choices=DETECTORS, default="peers", help="what is trained (%(default)s)")
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; status 1 where nothing that was tried keeps the budget."""
+    """Train a model and store it; return the exit status, 1 if no setting keeps to the budget."""
     set_up_logs(args)
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: temporary folders go
     _check(args)
@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    """Check the flags; raise ConfigError if they are out of range or contradict each other."""
     from tocsin.pipeline.lab.training.budget import check_budget
 
     check_budget(args.budget_per_machine_day)
@@ -98,6 +99,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) -> Trained:
+    """Collect the recordings, train on them, and return the model."""
     from tocsin.pipeline.lab.training.recordings import look_at_all
     from tocsin.pipeline.lab.training.train import TrainingConfig, train
 
@@ -106,7 +108,7 @@ def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) 
         from tocsin.pipeline.lab.training.simulated import write_defaults
 
         shown.say("simulating the recordings of the default models")
-        write_defaults(own, args.seed, mapper, told=shown.told)
+        write_defaults(own, args.seed, mapper, on_progress=shown.on_progress)
         paths, source = [own], [f"tocsin train --defaults --seed {args.seed}"]
     if args.from_kafka:
         paths.append(_from_kafka(args, own / "kafka"))
@@ -120,10 +122,11 @@ def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) 
     _notes(data, shown)
     config = TrainingConfig(args.detector, args.budget_per_machine_day, args.seed)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return train(data, config, now, mapper, validation=validation, told=shown.told)
+    return train(data, config, now, mapper, validation=validation, on_progress=shown.on_progress)
 
 
 def _size_of(data: TrainingSet) -> str:
+    """Return the size of a training set as text."""
     count, labelled = len(data.members), len(data.labelled)
     without = f" ({count - labelled} without truth.json)" if labelled < count else ""
     faults = counted(data.fault_count, "fault")
@@ -131,6 +134,7 @@ def _size_of(data: TrainingSet) -> str:
 
 
 def _notes(data: TrainingSet, shown: Shown) -> None:
+    """Show the first notes about recordings."""
     notes = [f"{one.folder}: {note}" for one in data.members for note in one.notes]
     for note in notes[:_SHOWN_NOTES]:
         shown.say(note)
@@ -139,7 +143,7 @@ def _notes(data: TrainingSet, shown: Shown) -> None:
 
 
 def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
-    """Record the range, as ``tocsin record --from-kafka`` does."""
+    """Record the range from Kafka, as ``tocsin record --from-kafka`` does, and return the recording's folder."""
     from tocsin.pipeline.kafka.record import RecordRequest, record
     from tocsin.pipeline.recording.manifest import read_truth
 
@@ -162,7 +166,7 @@ def _from_kafka(args: argparse.Namespace, folder: Path) -> Path:
 
 
 def _keep(args: argparse.Namespace, trained: Trained, begun: os.times_result) -> int:
-    """Put the model where it belongs, and say where."""
+    """Store the model in the registry or the output folder, print where, and return the exit status."""
     from tocsin.pipeline.lab.registry.builtin import save_builtin
     from tocsin.pipeline.lab.training.budget import BudgetReason
 
@@ -184,15 +188,15 @@ def _keep(args: argparse.Namespace, trained: Trained, begun: os.times_result) ->
 
 
 class Shown(contextlib.AbstractContextManager["Shown"]):
-    """Progress: bars on a terminal, a line a stage elsewhere."""
+    """Progress of the training: bars on a terminal, else one line per stage."""
 
     def __init__(self) -> None:
-        """Nothing is shown yet."""
+        """Create the display; nothing is shown yet."""
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the bars if stderr is a terminal."""
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import Progress
@@ -202,19 +206,19 @@ class Shown(contextlib.AbstractContextManager["Shown"]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the bars as they are."""
+        """Stop the bars; they stay on the terminal."""
         if self._bars is not None:
             self._bars.stop()
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Show one line of text."""
         if self._bars is not None:
             self._bars.console.print(plain(text), markup=False, highlight=False)
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def told(self, what: str, done: int, total: int) -> None:
-        """So much of a stage is done."""
+    def on_progress(self, what: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` parts of the stage ``what`` are done."""
         if self._bars is None:
             if done == total and what != ROUND:
                 self.say(f"{what}: done")

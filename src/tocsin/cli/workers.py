@@ -1,4 +1,4 @@
-"""Many jobs side by side in processes of their own: ``replay``, ``backtest``."""
+"""Runs many jobs in parallel worker processes, for ``replay``, ``backtest``, ``train`` and ``models promote``."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[JobT, ResultT]):
-    """What is done with each job; both functions are of a module, so that they reach a new process.
+    """The work on each job; both are module-level functions, so that they can be sent to another process.
 
     Attributes:
-        do: does it.
-        failed: the result of a job that could not be done, and why.
+        do: function that returns a job's result.
+        failed: function that returns the result of a job that failed, given why.
     """
 
     do: Callable[[JobT], ResultT]
@@ -47,13 +47,15 @@ def side_by_side(
     worker_count: int,
     draw: Callable[[float], None] | None = None,
 ) -> list[ResultT]:
-    """The results in the order of the jobs; a process that is killed (no memory left) costs its own job only.
+    """Run the jobs in worker processes, and return their results in order.
+
+    If a process is killed (out of memory), only its own job fails.
 
     Args:
-        jobs: what is to be done.
-        work: how.
-        worker_count: processes, at most one a job.
-        draw: called with the share that is done.
+        jobs: the jobs.
+        work: the work on each of them.
+        worker_count: number of processes, at most one per job.
+        draw: called with the finished ratio after each job.
     """
     results = _side_by_side(jobs, work, min(worker_count, len(jobs)), draw)
     if draw is not None:
@@ -64,7 +66,10 @@ def side_by_side(
 def in_turn(
     jobs: Sequence[JobT], work: Work[JobT, ResultT], draw: Callable[[float], None] | None = None
 ) -> list[ResultT]:
-    """The same in this process: without the seconds that another takes to start."""
+    """Run the jobs one after another in this process, and return their results.
+
+    It saves the start of other processes.
+    """
     results = []
     for job in jobs:
         results.append(_supervised(work, job))
@@ -78,6 +83,7 @@ def in_turn(
 def _side_by_side(
     jobs: Sequence[JobT], work: Work[JobT, ResultT], worker_count: int, draw: Callable[[float], None] | None
 ) -> list[ResultT]:
+    """Run the jobs in ``worker_count`` processes, and return their results in order."""
     results = []
     # spawn: the engine's libraries start threads, and fork copies their locks
     context = multiprocessing.get_context("spawn")
@@ -97,6 +103,7 @@ def _side_by_side(
 
 
 def _supervised(work: Work[JobT, ResultT], job: JobT) -> ResultT:
+    """Run one job; an exception becomes the result of a failed job."""
     try:
         return work.do(job)
     except SystemExit:  # asked to end, and cleaned up: the pool would give this worker the next job
@@ -107,6 +114,7 @@ def _supervised(work: Work[JobT, ResultT], job: JobT) -> ResultT:
 
 
 def _result_of(job: JobT, work: Work[JobT, ResultT], future: Future[ResultT], *, is_alone: bool) -> ResultT:
+    """Return a job's result; if its process was killed, run the job again alone once."""
     try:
         return future.result()
     except BrokenProcessPool:
@@ -116,7 +124,10 @@ def _result_of(job: JobT, work: Work[JobT, ResultT], future: Future[ResultT], *,
 
 
 def _begin_worker(parent_pid: int) -> None:
-    """Ctrl-C reaches the whole terminal: the parent ends its workers, and they clean up; without a parent they end."""
+    """Prepare a worker process: it ignores Ctrl-C, ends cleanly on SIGTERM, and ends when its parent has.
+
+    Ctrl-C reaches every process of the terminal; only the parent handles it and ends its workers.
+    """
     gc.set_threshold(*GC_THRESHOLDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
@@ -133,10 +144,12 @@ def _begin_worker(parent_pid: int) -> None:
 
 @contextlib.contextmanager
 def shared_out(worker_count: int) -> Iterator[Executor]:
-    """A ``Executor`` over processes that stay, for work that comes in many rounds; one process: this one.
+    """Context manager that gives an ``Executor`` over worker processes that stay for many rounds of work.
+
+    With one worker, the work is done in this process.
 
     Raises:
-        EngineError: while it is used: one of the processes was killed.
+        EngineError: during use: a worker process was killed.
     """
     if worker_count == 1:
         yield serial
@@ -160,12 +173,12 @@ def shared_out(worker_count: int) -> Iterator[Executor]:
 
 
 def interrupt(*_: object) -> None:
-    """For SIGTERM: as Ctrl-C, so that nothing half written stays."""
+    """Signal handler: treat SIGTERM like Ctrl-C, so that no half-written files stay."""
     raise KeyboardInterrupt
 
 
 def bar_of(what: str) -> Callable[[float], None]:
-    """A progress bar on stderr."""
+    """Return a function that draws a progress bar on stderr, given the finished ratio."""
 
     def draw(ratio: float) -> None:
         full = round(_BAR_WIDTH * min(1.0, max(0.0, ratio)))

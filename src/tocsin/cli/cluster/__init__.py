@@ -1,1 +1,1 @@
-"""The servers that tocsin starts itself on one machine: for ``tocsin cluster``, and for tests."""
+"""The servers that tocsin starts on one machine: for ``tocsin cluster`` and for tests."""

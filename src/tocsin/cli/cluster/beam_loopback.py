@@ -1,12 +1,14 @@
-"""The servers of PyFlink's Beam, bound to loopback.
+"""Binds the servers of PyFlink's Beam to loopback, by changing one class of Flink's Python jar.
 
 A TaskManager talks with its Python workers over six gRPC ports without authentication. The workers are its own
-children and get the address ``localhost:PORT``, but Beam binds to all interfaces (``NettyServerBuilder.forPort``), so
-whoever reaches the machine could read any file that the TaskManager can. No setting changes that. Here the one class
-that binds gets one instruction changed, ``forPort(address.getPort())`` into ``forAddress(address)``; Beam hands it a
-loopback address already. The jar with that class takes the original's place in what is submitted.
+children and get the address ``localhost:PORT``. But Beam binds to all interfaces (``NettyServerBuilder.forPort``).
+Anybody who can reach the machine could therefore read any file that the TaskManager can. No setting changes that.
 
-``python -m tocsin.cli.cluster.beam_loopback FROM TO`` writes such a jar, for images.
+This module changes one instruction in the one class that binds: ``forPort(address.getPort())`` becomes
+``forAddress(address)``, where the address is already a loopback address. The jar with the changed class replaces the
+original one when Flink runs.
+
+``python -m tocsin.cli.cluster.beam_loopback FROM TO`` writes such a jar, for container images.
 """
 
 from __future__ import annotations
@@ -45,24 +47,24 @@ _SIZES: Final = {
     19: 2,
     20: 2,
 }
-"""Bytes of each kind of constant, its tag left out."""
+"""Bytes of each kind of constant in a class file, by tag; the tag itself is not counted."""
 _ALOAD_1, _NOP, _INVOKE_VIRTUAL, _INVOKE_STATIC = 0x2B, 0x00, 0xB6, 0xB8
 
 
 class UnknownJarError(EngineError):
-    """The jar is not the one that this module knows how to change."""
+    """Raised when a jar is not the version that this module knows how to change."""
 
     reason = "unknown_jar"
 
 
 def patched(data: bytes) -> bytes:
-    """Return the class that binds to the address that it is given.
+    """Return the class file changed so that the server binds only to the address that it is given.
 
     Args:
-        data: the class file of ``CLASS``.
+        data: the original class file of ``CLASS``.
 
     Raises:
-        UnknownJarError: it is another class than the known one.
+        UnknownJarError: it is not the known class.
     """
     constants, end = _constants(data)
     get_port = _method(constants, b"InetSocketAddress", b"getPort")
@@ -87,11 +89,11 @@ def patched(data: bytes) -> bytes:
 
 
 def write_jar(source: Path, target: Path) -> None:
-    """Write the jar with the changed class; the target is complete or not there.
+    """Copy a jar with the class changed; the target appears only once it is complete.
 
     Raises:
         UnknownJarError: the jar is not the known one.
-        EngineError: it cannot be read or written.
+        EngineError: the source cannot be read or the target cannot be written.
     """
     try:
         number, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
@@ -114,14 +116,14 @@ def write_jar(source: Path, target: Path) -> None:
 
 
 def opt_folder(home: Path) -> Path:
-    """Return a folder with the changed jar, for ``FLINK_OPT_DIR``; made once, in the cache.
+    """Return a folder with the changed jar, for ``FLINK_OPT_DIR``; it is made once, in the user's cache.
 
     Args:
-        home: Flink's.
+        home: Flink's home folder.
 
     Raises:
         UnknownJarError: this Flink's jar is not the known one.
-        EngineError: it is missing, or the folder cannot be written.
+        EngineError: the jar is missing, or the folder cannot be written.
     """
     source = next((home / "opt").glob(_JAR), None)
     if source is None:
@@ -140,7 +142,7 @@ def opt_folder(home: Path) -> Path:
 
 
 def _constants(data: bytes) -> tuple[dict[int, tuple[int, bytes]], int]:
-    """Number -> (tag, content) of each constant, and where they end."""
+    """Parse a class file's constant pool: return number -> (tag, content), and the offset where the pool ends."""
     try:
         magic, _, count = struct.unpack(">IIH", data[:10])
         if magic != _MAGIC:
@@ -158,7 +160,13 @@ def _constants(data: bytes) -> tuple[dict[int, tuple[int, bytes]], int]:
 
 
 def _method(constants: dict[int, tuple[int, bytes]], owner: bytes, name: bytes) -> int | None:
-    """The number of the reference to the method ``name`` of a class whose name ends with ``owner``."""
+    """Return the number of the constant that refers to a class's method, None: it is absent.
+
+    Args:
+        constants: number -> (tag, content).
+        owner: last part of the class's name.
+        name: the method.
+    """
     for number, (tag, content) in constants.items():
         if tag == _METHOD:
             class_number, named = struct.unpack(">HH", content)
@@ -170,6 +178,7 @@ def _method(constants: dict[int, tuple[int, bytes]], owner: bytes, name: bytes) 
 
 
 def _utf8(text: bytes) -> bytes:
+    """Return a class file's UTF-8 constant with this text."""
     return struct.pack(">BH", _UTF8, len(text)) + text
 
 

@@ -1,4 +1,4 @@
-"""A Kafka broker of one node (KRaft: no ZooKeeper) on loopback."""
+"""Starts and stops a Kafka broker of one node (KRaft: no ZooKeeper) on loopback."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ rootLogger.appenderRef.out.ref = out
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """How a broker is started.
+    """Settings of a broker.
 
     Attributes:
-        folder: its data, configuration and log.
-        port: of the plain listener, 0: a free one is chosen, and kept for restarts.
-        heap_bytes: Java's heap.
-        secure: protocols of further listeners, of ``SSL SASL_PLAINTEXT SASL_SSL``; each on a free port.
-        properties: added to ``server.properties``, or put in place of what would stand there.
-        format_arguments: for the tool that prepares the data folder (``--add-scram`` ...).
+        folder: folder of its data, configuration and log.
+        port: port of the listener without encryption; 0: a free one is chosen once and kept for restarts.
+        heap_bytes: size of Java's heap.
+        secure: protocols of further listeners, from ``SSL SASL_PLAINTEXT SASL_SSL``; each gets a free port.
+        properties: lines of ``server.properties`` that are added, or replace the ones written by default.
+        format_arguments: further arguments of the tool that formats the data folder (``--add-scram`` ...).
     """
 
     folder: Path
@@ -61,18 +61,18 @@ class Broker(KeptServer):
 
     @property
     def address(self) -> str:
-        """Return ``HOST:PORT`` of the plain listener."""
+        """``HOST:PORT`` of the listener without encryption."""
         return self.address_of("PLAINTEXT")
 
     def address_of(self, protocol: str) -> str:
-        """Return ``HOST:PORT`` of one listener."""
+        """Return ``HOST:PORT`` of the listener with this protocol."""
         return f"127.0.0.1:{self._ports[protocol]}"
 
     def start(self) -> None:
-        """Start it and wait until it takes records; the data of an earlier run is there again.
+        """Start the broker and wait until it accepts records; data of an earlier run is kept.
 
         Raises:
-            EngineError: Java or the jars are missing, or the broker does not come up.
+            EngineError: Java or the jars are missing, or the broker does not become ready.
         """
         self._program = java()
         self._class_path = fetch_jars().kafka_class_path
@@ -104,16 +104,18 @@ class Broker(KeptServer):
         child.wait_ready(lambda: child.said("Kafka Server started"), READY_SECONDS)
 
     def _format(self, tool: list[str], properties: Path) -> None:
+        """Format the data folder with Kafka's tool and a random cluster ID."""
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # an id that begins with "-" would be read as an option
         cluster_id = "t" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id
         command = [*tool, "format", "-t", cluster_id, "-c", str(properties), *self._config.format_arguments]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False)
         if ran.returncode:
-            told = " ".join((ran.stdout + ran.stderr).split())[-600:]
-            raise EngineError(f"the broker's data folder {self._config.folder / 'data'} cannot be prepared: {told}")
+            output = " ".join((ran.stdout + ran.stderr).split())[-600:]
+            raise EngineError(f"the broker's data folder {self._config.folder / 'data'} cannot be prepared: {output}")
 
     def _properties(self) -> dict[str, str]:
+        """Return the lines of ``server.properties``."""
         names = [name for name in self._ports if name != "CONTROLLER"]
         open_to = [f"{name}://{self.address_of(name)}" for name in names]
         controller = self.address_of("CONTROLLER")

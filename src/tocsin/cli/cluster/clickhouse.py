@@ -1,4 +1,4 @@
-"""The ClickHouse endpoint of a cluster on one machine: ``native_server`` as a supervised process."""
+"""Starts and stops the ClickHouse endpoint of a cluster on one machine: ``native_server`` as a child process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ READY_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
-    """How the endpoint is started.
+    """Settings of the endpoint.
 
     Attributes:
-        folder: its database and its log.
-        port: 0: a free one is chosen, and kept for restarts.
-        users_file: see ``native_engine.read_users``; None: ``default`` without a password, for tests.
-        tls_cert_file: its certificate, None: in the clear.
-        tls_key_file: the certificate's key.
-        tls_client_ca_file: clients must show a certificate of this authority.
+        folder: folder of its database and its log.
+        port: port that it listens on; 0: a free one is chosen once and kept for restarts.
+        users_file: file of the users, see ``native_engine.read_users``; None: user ``default`` without a password, for
+            tests.
+        tls_cert_file: its TLS certificate, None: no encryption.
+        tls_key_file: private key of the certificate.
+        tls_client_ca_file: CA whose certificate clients must show, None: clients need none.
     """
 
     folder: Path
@@ -45,7 +46,7 @@ class ClickHouseEndpoint(KeptServer):
 
     @property
     def url(self) -> str:
-        """What ``--clickhouse`` takes; without credentials."""
+        """URL for ``--clickhouse``, without credentials."""
         scheme = "clickhouse" if self._config.tls_cert_file is None else "clickhouses"
         return f"{scheme}://127.0.0.1:{self._port}"
 
@@ -57,6 +58,7 @@ class ClickHouseEndpoint(KeptServer):
         return True
 
     def _run(self) -> None:
+        """Start the process on the chosen port and wait until it listens."""
         config = self._config
         data = config.folder / "data"
         command = [sys.executable, "-m", "tocsin.cli.cluster.native_server", str(data), "--port", str(self._port)]

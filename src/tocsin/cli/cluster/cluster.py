@@ -1,4 +1,4 @@
-"""Broker, Flink with the job, ClickHouse endpoint, ticker and consumer on one machine, looked after."""
+"""Runs broker, Flink with the job, ClickHouse endpoint, ticker and consumer on one machine, and restarts what dies."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ _CALM_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """What is started.
+    """Settings of a cluster.
 
     Attributes:
-        folder: all that it keeps.
-        flink: the Flink cluster.
-        prefix: of the topics.
-        kafka_port: 0: a free one is chosen.
-        clickhouse_port: 0: a free one is chosen.
-        partition_count: of new input topics, None: as ``tocsin topics apply`` does.
-        is_ticking: whether a ticker runs; a recording that is replayed brings ticks of its own.
-        start: where the job begins to read.
-        checkpoint_seconds: between two checkpoints of the job.
-        job_slot_count: slots that the job uses.
-        is_exactly_once: verdicts leave in transactions.
-        credentials: file of all hosts' credentials: records that none of them signed are refused; "" = not asked for.
-        is_player_allowed: whether a player's signature counts, for any host.
+        folder: folder that holds everything the cluster keeps.
+        flink: settings of the Flink cluster.
+        prefix: prefix of the topics' names.
+        kafka_port: the broker's port, 0: a free one is chosen.
+        clickhouse_port: the endpoint's port, 0: a free one is chosen.
+        partition_count: partitions of new input topics, None: the default of ``tocsin topics apply``.
+        is_ticking: whether a ticker runs; a replayed recording brings its own ticks.
+        start: where in the topics the job begins to read.
+        checkpoint_seconds: time between two checkpoints of the job.
+        job_slot_count: Flink slots that the job uses (its parallelism).
+        is_exactly_once: whether verdicts are written in Kafka transactions.
+        credentials: file of all hosts' credentials; records not signed with one are refused. "": no signatures are
+            required.
+        is_player_allowed: whether a signature by the player of recordings is accepted for any host.
     """
 
     folder: Path
@@ -71,12 +72,12 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One process of the cluster.
+    """One supervised process of the cluster.
 
     Attributes:
-        name: of its log and in ``status``.
-        child: it, None: not started yet.
-        restart: starts it again.
+        name: its name in logs and in ``status``.
+        child: function that returns the process, None: not started yet.
+        restart: function that starts it again.
     """
 
     name: str
@@ -85,10 +86,10 @@ class Unit:
 
 
 class Cluster:
-    """Starts all parts side by side, starts again what dies, and ends them."""
+    """Starts all parts of the cluster in parallel, restarts those that die, and stops them."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Start nothing yet."""
+        """Prepare the parts, and write keys and users; start no process yet."""
         self._config = config
         folder = config.folder
         self.broker = Broker(BrokerConfig(folder / "kafka", config.kafka_port))
@@ -112,7 +113,7 @@ class Cluster:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return where to reach the parts that have been started."""
+        """Addresses of the parts that have been started, by name."""
         found = {}
         if self.broker.is_running():
             found["kafka"] = self.broker.address
@@ -123,7 +124,7 @@ class Cluster:
         return found
 
     def job_options(self) -> JobOptions:
-        """Return the job's options."""
+        """Return the options of the Flink job."""
         config, prefix = self._config, self._config.prefix
         stream = StreamOptions(self.broker.address, prefix, group=f"{prefix}.flink", start=config.start)
         stream = replace(stream, is_exactly_once=config.is_exactly_once)
@@ -131,7 +132,7 @@ class Cluster:
         return JobOptions(stream, "tocsin", config.checkpoint_seconds, config.job_slot_count, signatures=signatures)
 
     def start_broker(self) -> None:
-        """Start the broker, and make the topics."""
+        """Start the broker and create the topics."""
         from tocsin.pipeline.kafka import topics
 
         self.broker.start()
@@ -140,23 +141,24 @@ class Cluster:
         topics.apply(kafka_settings(self.broker.address), wish)
 
     def start_flink(self) -> None:
-        """Start Flink; what an earlier cluster's jobs left is of no use, their time is over."""
+        """Start Flink; checkpoints of an earlier cluster are deleted, because its jobs are gone."""
         shutil.rmtree(self._config.flink.checkpoints, ignore_errors=True)
         self.flink.start()
 
     def start_job(self) -> str:
-        """Submit the job and wait until it runs."""
+        """Submit the job, wait until it runs, begin to watch it, and return its ID."""
         job_id = submit(Submission(self.job_options().to_json(), self.flink.url))
         wait_running(self.flink.rest, job_id)
         self.keeper.start()
         return job_id
 
     def start_command(self, name: str) -> None:
-        """Start the ticker or the consumer, and wait until it works."""
+        """Start the ticker or the consumer, and wait until its log says that it works."""
         child, works = self._begin_command(name)
         child.wait_ready(lambda: child.said(works), _READY_SECONDS)
 
     def _begin_command(self, name: str) -> tuple[Child, str]:
+        """Start the ticker or the consumer; return the process, and the text that its log shows once it works."""
         writer = address_of(self.clickhouse.url, self._users, WRITER)
         kafka = [f"--kafka={self.broker.address}", f"--topic-prefix={self._config.prefix}"]
         arguments, works = {
@@ -175,22 +177,25 @@ class Cluster:
         return child, works
 
     def logs(self) -> dict[str, str]:
-        """Return the log files that there are."""
+        """Return the log file of each part that has been started, by name."""
         found = {unit.name: child.program.log for unit in self.units if (child := _child(unit))}
         return {name: str(path) for name, path in found.items()}
 
     def processes(self) -> dict[str, int]:
-        """Return the processes that run."""
+        """Return the process ID of each part that runs, by name."""
         return {unit.name: child.pid for unit in self.units if (child := _child(unit)) and child.is_running()}
 
     def supervise(self, stop: threading.Event, on_change: Callable[[], None]) -> None:
-        """Start again what dies, until ``stop``; each part by itself: one may have to wait for another."""
+        """Restart processes that die, until ``stop`` is set.
+
+        Each part has a thread of its own, because one part may have to wait for another.
+        """
         for unit in self.units:
             threading.Thread(target=self._supervise, args=(unit, stop, on_change), name=unit.name, daemon=True).start()
         stop.wait()
 
     def stop(self) -> None:
-        """End all: first those who would complain about the others."""
+        """Stop all parts; first those that would log errors when the others disappear."""
         self._ending.set()
         self.keeper.stop()
         for child in self._commands.values():
@@ -200,6 +205,7 @@ class Cluster:
             part.stop()
 
     def _supervise(self, unit: Unit, stop: threading.Event, on_change: Callable[[], None]) -> None:
+        """Watch one process and restart it when it dies, after a wait that doubles up to a limit."""
         since, wait_seconds = time.monotonic(), _BACKOFF_SECONDS[0]
         while not self._is_over(stop, _LOOK_SECONDS):
             child = _child(unit)
@@ -222,18 +228,24 @@ class Cluster:
             on_change()
 
     def _is_over(self, stop: threading.Event, seconds: float) -> bool:
+        """Wait up to ``seconds``, and return whether the cluster is ending."""
         return stop.wait(seconds) or self._ending.is_set()
 
     def _worker(self, index: int) -> Callable[[], Child | None]:
+        """Return a function that returns the process of TaskManager ``index``, None: not started yet."""
         return lambda: self.flink.task_managers[index] if index < len(self.flink.task_managers) else None
 
     def _restart_worker(self, index: int) -> Callable[[], None]:
+        """Return a function that restarts TaskManager ``index``."""
         return lambda: self.flink.start_task_manager(index)
 
     def _command(self, name: str) -> Callable[[], Child | None]:
+        """Return a function that returns the process of the ticker or the consumer, None: not started yet."""
         return lambda: self._commands.get(name)
 
     def _restart_command(self, name: str) -> Callable[[], None]:
+        """Return a function that restarts the ticker or the consumer."""
+
         def restart() -> None:
             self._begin_command(name)  # it waits for the others by itself
 
@@ -241,6 +253,7 @@ class Cluster:
 
 
 def _child(unit: Unit) -> Child | None:
+    """Return the unit's process, None if it was never started."""
     try:
         return unit.child()
     except EngineError:

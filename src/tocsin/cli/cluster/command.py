@@ -51,7 +51,7 @@ PORT_OF_ADDRESS: Final = re.compile(r":(\d+)(?:\?|$)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verbs and their flags."""
+    """Add the subcommands and their flags to the parser."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     up = verbs.add_parser("up", help="start broker, Flink with the job, ClickHouse, ticker and consumer; until Ctrl-C")
     status = verbs.add_parser("status", help="what runs, and where to reach it; status 1 where something does not")
@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``tocsin cluster up``."""
     _add(parser, "--topic-prefix", DEFAULT_PREFIX, "NAME", "first part of the topics' names")
     for name, what in (("kafka", "of the broker"), ("flink", "of Flink's REST interface"), ("clickhouse", "of it")):
         _add(parser, f"--{name}-port", 0, "PORT", f"{what}, 0: the one that it had here last, or a free one")
@@ -95,17 +96,19 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(parser: argparse.ArgumentParser, flag: str, default: Any, metavar: str, text: str) -> None:
+    """Add a flag whose type is that of its default."""
     shown = " (default: %(default)s)" if default != "" else " (default: none)"
     parser.add_argument(flag, type=type(default), default=default, metavar=metavar, help=text + shown)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the verb says."""
+    """Run the chosen subcommand and return its exit status."""
     folder = args.folder.expanduser().absolute() if args.folder else default_folder()
     return {"up": _up, "status": _status, "logs": _logs, "down": _down}[args.verb](folder, args)
 
 
 def _up(folder: Path, args: argparse.Namespace) -> int:
+    """Start the cluster and run it until Ctrl-C; return the exit status 0."""
     set_up_logs(args)
     if path := python_path():  # our children work in other folders
         os.environ["PYTHONPATH"] = os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -128,6 +131,7 @@ def _up(folder: Path, args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    """Check the values of the flags; raise ConfigError if one is out of range."""
     check_prefix(args.topic_prefix)
     for name in ("kafka_port", "flink_port", "clickhouse_port"):
         if not 0 <= getattr(args, name) < 65536:
@@ -143,7 +147,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _check_ports(args: argparse.Namespace) -> None:
-    """See that nobody listens on the ports that were named: a server would say so with a stack trace of Java."""
+    """Check that the given ports are free; the Java server would only report it with a stack trace."""
     from tocsin.cli.cluster.process import is_free
 
     taken: dict[int, str] = {}
@@ -157,10 +161,12 @@ def _check_ports(args: argparse.Namespace) -> None:
 
 
 def _interrupt(*_: object) -> None:
+    """Signal handler: raise KeyboardInterrupt."""
     raise KeyboardInterrupt
 
 
 def _log_to(folder: Path) -> None:
+    """Write tocsin's log to the cluster's log file, too."""
     (folder / "logs").mkdir(exist_ok=True)
     handler = logging.FileHandler(folder / "logs" / "cluster.log")
     handler.setFormatter(TextFormatter())
@@ -182,45 +188,47 @@ def reach_lines(args: argparse.Namespace, home: Path) -> list[str]:
     return found
 
 
-def _run_until_told(folder: Path, args: argparse.Namespace, begun: float, reach: list[str]) -> int:
+def _run_until_interrupted(folder: Path, args: argparse.Namespace, begun: float, reach: list[str]) -> int:
+    """Start the cluster, supervise it until interrupted, and stop it; write its state file meanwhile."""
     # Kafka's client and Flink's parts load here, after all that can be wrong cheaply
     from tocsin.cli.cluster.cluster import Cluster
 
     cluster = Cluster(_config(folder, args))
     addresses: dict[str, str] = {}
-    telling = threading.Lock()  # parts that start side by side tell of themselves
+    state_lock = threading.Lock()  # parts that start side by side tell of themselves
 
-    def tell(phase: str) -> None:
-        with telling:
+    def write_phase(phase: str) -> None:
+        with state_lock:
             addresses.update(cluster.addresses)
             logs = {**cluster.logs(), "cluster": str(folder / "logs" / "cluster.log")}
             write_state(folder, ClusterState(os.getpid(), phase, addresses, logs, cluster.processes()))
 
     def on_done(name: str, seconds: float) -> None:
         print(f"  {name:<12} {seconds:5.1f} s", file=sys.stderr, flush=True)
-        tell("starting")
+        write_phase("starting")
 
-    tell("starting")
+    write_phase("starting")
     try:
         _steps(cluster, on_done, is_ticking=not args.no_ticker).run()
         tell("running")
         for line in address_lines(addresses, time.monotonic() - begun, reach):
             print(line, flush=True)
-        cluster.supervise(threading.Event(), lambda: tell("running"))
+        cluster.supervise(threading.Event(), lambda: write_phase("running"))
     except KeyboardInterrupt:
         print("ending ...", file=sys.stderr, flush=True)
     finally:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # once is enough
         with contextlib.suppress(OSError):
-            tell("ending")
+            write_phase("ending")
         cluster.stop()
         with contextlib.suppress(OSError):
-            tell("ended")
+            write_phase("ended")
     return 0
 
 
 def _steps(cluster: Cluster, on_done: Callable[[str, float], None], *, is_ticking: bool) -> Steps:
+    """Return the start-up steps of the cluster, with their dependencies."""
     steps = Steps(on_done)
     steps.add("kafka", cluster.start_broker)
     steps.add("flink", cluster.start_flink)
@@ -233,6 +241,7 @@ def _steps(cluster: Cluster, on_done: Callable[[str, float], None], *, is_tickin
 
 
 def _config(folder: Path, args: argparse.Namespace) -> Any:
+    """Return the cluster's settings from the flags."""
     from tocsin.cli.cluster.cluster import ClusterConfig
 
     ports = _ports(folder, args)
@@ -263,7 +272,7 @@ def _config(folder: Path, args: argparse.Namespace) -> Any:
 
 
 def _ports(folder: Path, args: argparse.Namespace) -> dict[str, int]:
-    """The ports of the flags, else those of the last time where nobody has taken them meanwhile."""
+    """Return the ports of the flags, else those of the last run if they are still free, else 0."""
     from tocsin.cli.cluster.process import is_free
 
     state, found = last_state(folder), {}
@@ -295,6 +304,7 @@ def address_lines(addresses: dict[str, str], seconds: float, reach: list[str]) -
 
 
 def _status(folder: Path, args: argparse.Namespace) -> int:
+    """Print which parts run and where; return the exit status, 1 if something does not run."""
     del args
     state = read_state(folder)
     if state is None:
@@ -315,6 +325,7 @@ def _status(folder: Path, args: argparse.Namespace) -> int:
 
 
 def _job_status(url: str) -> bool:
+    """Print the state of the Flink job, and return whether it runs."""
     from tocsin.cli.flink_status import describe, facts
 
     try:
@@ -328,6 +339,7 @@ def _job_status(url: str) -> bool:
 
 
 def _logs(folder: Path, args: argparse.Namespace) -> int:
+    """Print the last lines of one log, or the names of all logs; return the exit status 0."""
     state = last_state(folder)
     if state is None:
         raise EngineError(f"no cluster ever ran in {folder}")
@@ -344,6 +356,7 @@ def _logs(folder: Path, args: argparse.Namespace) -> int:
 
 
 def _down(folder: Path, args: argparse.Namespace) -> int:
+    """Ask the running cluster to stop, wait until it has, and return the exit status 0."""
     del args
     state = read_state(folder)
     if state is None:

@@ -1,4 +1,4 @@
-"""Who may ask the ClickHouse endpoint of a cluster: one who writes, one who reads, each with a password of its own."""
+"""The users of a cluster's ClickHouse endpoint: one that writes and one that reads, each with its own password."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from urllib.parse import quote
 from tocsin.schemas.errors import EngineError
 
 WRITER: Final = "tocsin"
-"""Makes the tables and fills them: the consumer."""
+"""User that creates and fills the tables: the consumer."""
 READER: Final = "reader"
-"""Asks: ``tocsin incidents``, ``tocsin sql``."""
+"""User that only queries: ``tocsin incidents``, ``tocsin sql``."""
 _ROLES: Final = {WRITER: "admin", READER: "reader"}
 
 
 def make_users(folder: Path) -> Path:
-    """Return the endpoint's file of users; passwords are drawn where the folder has none yet.
+    """Write the endpoint's file of users and return its path; passwords that do not exist yet are drawn at random.
 
-    Every file is its owner's alone (0600), and so is the folder (0700).
+    Only the owner can read the files (0600) and the folder (0700).
 
     Args:
-        folder: where the files lie.
+        folder: folder for the files.
 
     Raises:
-        EngineError: they cannot be written.
+        EngineError: the files cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,24 +45,24 @@ def make_users(folder: Path) -> Path:
 
 
 def password_file(folder: Path, name: str) -> Path:
-    """Return the file with a user's password."""
+    """Return the path of the file with a user's password."""
     return folder / f"{name}.password"
 
 
 def address_of(url: str, folder: Path, name: str) -> str:
-    """Return what ``--clickhouse`` takes for a user: it names the file of the password, not the password.
+    """Return the URL for ``--clickhouse`` for a user; it names the password's file, not the password.
 
     Args:
-        url: the endpoint's, without a user.
-        folder: where ``make_users`` wrote.
-        name: the user.
+        url: the endpoint's URL, without a user.
+        folder: the folder given to ``make_users``.
+        name: name of the user.
     """
     scheme, _, place = url.partition("://")
     return f"{scheme}://{name}@{place}?password_file={quote(str(password_file(folder, name)), safe='/')}"
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file that was never open to others; readers see the old one or the new one."""
+    """Write a file atomically, with permissions that let only its owner read it."""
     part = file.with_name(f".{file.name}.{os.getpid()}")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as out:

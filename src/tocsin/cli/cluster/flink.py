@@ -1,4 +1,4 @@
-"""A standalone Flink cluster on loopback, from the apache-flink wheel: a JobManager and its TaskManagers."""
+"""Starts and stops a Flink cluster on loopback, from the apache-flink wheel: a JobManager and its TaskManagers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TAKEN: Final = ("Address already in use", "Could not start rest endpoint", "jav
 
 
 class Flink:
-    """Keeps its ports, checkpoints and savepoints over ``stop``, ``crash`` and ``start``.
+    """A Flink cluster; it keeps its ports, checkpoints and savepoints over ``stop`` and ``start``.
 
-    Jobs do not outlive the JobManager: whoever starts it again submits them from the newest checkpoint.
+    Jobs do not survive the end of the JobManager: whoever restarts it submits them again from their newest checkpoint.
     """
 
     def __init__(self, config: FlinkConfig) -> None:
-        """Start nothing yet."""
+        """Create the object; ``start`` starts the processes."""
         self.config = config
         self._home = flink_home()
         self._rest_port = config.rest_port
@@ -33,19 +33,19 @@ class Flink:
 
     @property
     def url(self) -> str:
-        """Return the address of the REST interface and of the web pages."""
+        """URL of the REST interface and of the web pages."""
         return f"http://{HOST}:{self._rest_port}"
 
     @property
     def rest(self) -> FlinkRest:
-        """Return a client of the REST interface."""
+        """A client of the REST interface."""
         return FlinkRest(self.url)
 
     def start(self) -> None:
-        """Start all and wait until every slot is there.
+        """Start all processes and wait until every task slot is registered.
 
         Raises:
-            EngineError: Java is missing, or a process does not come up.
+            EngineError: Java is missing, or a process does not become ready.
         """
         java()
         if self._rpc_port:
@@ -65,29 +65,29 @@ class Flink:
                 return
 
     def stop(self) -> None:
-        """End all in order; checkpoints stay."""
+        """Stop all processes in an orderly way; checkpoints are kept."""
         for child in [*self.task_managers, *([self.job_manager] if self.job_manager else [])]:
             child.stop()
         shutil.rmtree(self.config.folder / "tmp", ignore_errors=True)
 
     def is_running(self) -> bool:
-        """Return whether every process runs."""
+        """Return whether every started process runs."""
         children = [*self.task_managers, *([self.job_manager] if self.job_manager else [])]
         return bool(children) and all(child.is_running() for child in children)
 
     def start_job_manager(self) -> None:
-        """Start the JobManager, or start it again; TaskManagers find it by themselves."""
+        """Start or restart the JobManager; the TaskManagers reconnect by themselves."""
         self.job_manager = self._start("jobmanager", "the Flink JobManager", [])
 
     def start_task_manager(self, index: int) -> None:
-        """Start one TaskManager, or start it again; what the dead one left behind is ended."""
+        """Start or restart one TaskManager; processes that the dead one left behind are killed."""
         # the same name: the JobManager then knows at once that the old one is gone
         name = f"taskmanager-{index}"
         child = self._start(name, f"the Flink TaskManager {index}", ["-D", f"taskmanager.resource-id={name}"])
         self.task_managers[index : index + 1] = [child]
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Wait until every slot is there.
+        """Wait until every task slot is registered.
 
         Raises:
             EngineError: a process ended, or it took too long.
@@ -99,6 +99,7 @@ class Flink:
             child.wait_ready(self._has_slots, seconds)
 
     def _run(self) -> None:
+        """Start all processes and wait until they are ready; stop them all if they do not become ready."""
         self.start_job_manager()
         for index in range(self.config.task_manager_count):
             self.start_task_manager(index)
@@ -109,6 +110,7 @@ class Flink:
             raise
 
     def _start(self, name: str, title: str, arguments: list[str]) -> Child:
+        """Write one process's configuration, kill its predecessor, start it and return it."""
         folder = self.config.folder
         conf, logs = folder / "conf" / name, folder / "logs"
         for made in (logs, folder / "tmp", self.config.checkpoints, self.config.savepoints):
@@ -124,10 +126,12 @@ class Flink:
         return child
 
     def _task_manager(self, name: str) -> Child | None:
+        """Return the TaskManager with this name, None: not started yet."""
         index = int(name.rpartition("-")[2])
         return self.task_managers[index] if index < len(self.task_managers) else None
 
     def _answers(self) -> bool:
+        """Return whether the REST interface answers."""
         try:
             self.rest.overview()
         except EngineError:
@@ -135,6 +139,7 @@ class Flink:
         return True
 
     def _has_slots(self) -> bool:
+        """Return whether every task slot is registered."""
         try:
             found = self.rest.overview()
         except EngineError:

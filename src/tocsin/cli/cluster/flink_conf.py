@@ -1,4 +1,4 @@
-"""The settings of a Flink cluster of one machine, written from the wheel's own folder."""
+"""Writes the configuration of a Flink cluster on one machine, starting from the one in the wheel."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _SETTING: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class FlinkConfig:
-    """How a Flink cluster is started.
+    """Settings of a Flink cluster.
 
     Attributes:
-        folder: its configuration, logs, checkpoints and savepoints.
-        rest_port: of the JobManager's REST interface and web pages, 0: a free one is chosen, and kept.
-        task_manager_count: processes that work.
-        slot_count: places for the job in each of them; each has a Python of its own.
+        folder: folder of its configuration, logs, checkpoints and savepoints.
+        rest_port: port of the JobManager's REST interface and web pages; 0: a free one is chosen and kept.
+        task_manager_count: number of TaskManager processes.
+        slot_count: task slots in each of them; each slot has its own Python process.
         jobmanager_bytes: memory of the JobManager's process.
-        taskmanager_bytes: memory of a TaskManager's Java; its Python workers take theirs beside it.
-        metrics_ports: of the Prometheus reporter, one or a range ("9249-9260"), "": none. Flink opens them
-            on **all** interfaces; the metrics are in the REST interface, too, which is on loopback.
-        settings: Flink's own, put in place of what would stand in ``config.yaml``.
+        taskmanager_bytes: memory of a TaskManager's Java process; its Python workers use memory in addition.
+        metrics_ports: port or range of ports of the Prometheus reporter ("9249-9260"), "": no reporter. Flink opens
+            them on **all** interfaces; the same metrics are in the REST interface, which is on loopback.
+        settings: Flink settings that are added to ``config.yaml``, or replace the ones written by default.
     """
 
     folder: Path
@@ -68,7 +68,7 @@ class FlinkConfig:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what would else fail inside Java.
+        """Check values that would otherwise fail only inside Java.
 
         Raises:
             ConfigError: names the setting.
@@ -84,20 +84,20 @@ class FlinkConfig:
 
     @property
     def checkpoints(self) -> Path:
-        """Return where checkpoints lie: one folder a job, ``chk-N`` in it."""
+        """Folder of the checkpoints: one folder per job, with ``chk-N`` in it."""
         return self.folder / "checkpoints"
 
     @property
     def savepoints(self) -> Path:
-        """Return where savepoints lie, if nobody names another folder."""
+        """Default folder of savepoints."""
         return self.folder / "savepoints"
 
 
 def flink_home() -> Path:
-    """Return the Flink that the wheel brings.
+    """Return the home folder of the Flink that the apache-flink wheel contains.
 
     Raises:
-        ModuleNotFoundError: it is not installed (``tocsin`` then names the extra).
+        ModuleNotFoundError: it is not installed (``tocsin`` then names the extra to install).
     """
     found = importlib.util.find_spec("pyflink")
     if found is None or not found.submodule_search_locations:
@@ -106,14 +106,14 @@ def flink_home() -> Path:
 
 
 def python_path() -> str:
-    """Return what ``PYTHONPATH`` must hold for another Python to find this tocsin, "" = it is installed."""
+    """Return the ``PYTHONPATH`` with which another Python finds this tocsin, "": none is needed."""
     root = Path(tocsin.__file__).absolute().parents[1]
     installed = {Path(sysconfig.get_path(name)).absolute() for name in ("purelib", "platlib")}
     return "" if root in installed else str(root)
 
 
 def flink_environment(home: Path, conf: Path, logs: Path) -> dict[str, str]:
-    """Return the variables of Flink's scripts."""
+    """Return the environment variables of Flink's scripts."""
     found = {
         "FLINK_HOME": str(home),
         "FLINK_LIB_DIR": str(home / "lib"),
@@ -141,12 +141,12 @@ def bound_opt_folder(home: Path) -> Path | None:
 
 
 def write_conf(home: Path, conf: Path, settings: Mapping[str, str]) -> None:
-    """Make a configuration folder: the wheel's own, with these settings.
+    """Write a configuration folder: a copy of the wheel's, with these settings.
 
-    Each process gets one of its own: Flink's scripts write ``config.yaml`` anew when they start.
+    Each process gets its own folder, because Flink's scripts rewrite ``config.yaml`` when they start.
 
     Raises:
-        EngineError: the wheel's folder is not as expected, or the folder cannot be made.
+        EngineError: the wheel's folder is not as expected, or the folder cannot be written.
     """
     try:
         shutil.copytree(home / "conf", conf, dirs_exist_ok=True)
@@ -162,11 +162,12 @@ def write_conf(home: Path, conf: Path, settings: Mapping[str, str]) -> None:
 
 
 def _yaml(value: str) -> str:
+    """Return the value as a quoted YAML string."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def settings_of(config: FlinkConfig, rest_port: int, rpc_port: int, home: Path) -> dict[str, str]:
-    """Return Flink's settings for JobManager and TaskManagers."""
+    """Return Flink's settings for the JobManager and the TaskManagers."""
     values = {
         "jobmanager.rpc.address": HOST,
         "jobmanager.bind-host": HOST,
@@ -200,10 +201,10 @@ def settings_of(config: FlinkConfig, rest_port: int, rpc_port: int, home: Path) 
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """Read ``NAME=VALUE`` texts.
+    """Parse texts ``NAME=VALUE`` to a dictionary.
 
     Raises:
-        ConfigError: one has no ``=``.
+        ConfigError: a text has no name or no ``=``.
     """
     found = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""The Java jars that ``deploy/pom.xml`` pins, fetched once into a cache folder."""
+"""Fetches the Java jars that ``deploy/pom.xml`` pins, once, into a cache folder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Jars:
     """A folder with the jars of a Kafka broker and of the Flink job."""
 
     def __init__(self, folder: Path) -> None:
-        """Look into the folder.
+        """Check that the folder holds the jars.
 
         Raises:
-            ConfigError: it does not hold them.
+            ConfigError: a jar is missing.
         """
         self.folder = folder
         for pattern in (f"kafka/{_KAFKA_MAIN}", f"flink/{_FLINK_CONNECTOR}", f"flink/{_ZSTD}"):
@@ -39,28 +39,28 @@ class Jars:
 
     @property
     def kafka_class_path(self) -> str:
-        """Return what ``java -cp`` takes for a broker and its tools."""
+        """Class path for ``java -cp`` for a broker and its tools."""
         return str(self.folder / "kafka" / "*")
 
     @property
     def flink_connector(self) -> Path:
-        """Return the jar that ``flink run -j`` takes."""
+        """The jar for ``flink run -j``."""
         return next((self.folder / "flink").glob(_FLINK_CONNECTOR))
 
     @property
     def zstd(self) -> Path:
-        """Return the jar that the connector needs to read what agents send."""
+        """The jar that the connector needs to decompress what agents send."""
         return next((self.folder / "flink").glob(_ZSTD))
 
 
 def fetch_jars() -> Jars:
-    """Return the jars; Maven fetches them where they are not there yet.
+    """Return the jars; Maven fetches those that are not in the cache yet.
 
-    The folder is ``TOCSIN_JARS``, else one in the user's cache that is named after the pom's text.
-    Two processes at once fetch once.
+    The folder is ``TOCSIN_JARS``, else one in the user's cache, named after the hash of the pom. A lock makes sure that
+    two processes do not both fetch.
 
     Raises:
-        ConfigError: ``TOCSIN_JARS`` names a folder without them.
+        ConfigError: ``TOCSIN_JARS`` names a folder without the jars.
         EngineError: Maven is missing, or fails.
     """
     named = os.environ.get("TOCSIN_JARS")
@@ -77,7 +77,7 @@ def fetch_jars() -> Jars:
 
 
 def java() -> str:
-    """Return the path of a Java that is new enough.
+    """Return the path of a ``java`` program that is new enough.
 
     Raises:
         EngineError: there is none.
@@ -87,16 +87,16 @@ def java() -> str:
     where = f"in JAVA_HOME ({home})" if home else "on the PATH"
     if found is None:
         raise EngineError(f"no java {where}: install Java {JAVA_VERSION} or newer, or set JAVA_HOME")
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', output.stderr + output.stdout)
     if version is None or int(version[1]) < JAVA_VERSION:
-        first = (said.stderr + said.stdout).partition("\n")[0]
+        first = (output.stderr + output.stdout).partition("\n")[0]
         raise EngineError(f"{found} says {first!r}: Java {JAVA_VERSION} or newer is needed")
     return found
 
 
 def missing() -> str:
-    """Return what keeps Java programs from being started here, "" = nothing: why a test is skipped."""
+    """Return why Java programs cannot be started here, as the reason to skip a test; "": they can."""
     try:
         java()
     except EngineError as error:
@@ -112,21 +112,21 @@ _NO_MAVEN: Final = "no mvn on the PATH: install Maven, or set TOCSIN_JARS to a f
 
 
 def cache_folder() -> Path:
-    """Return tocsin's folder in the user's cache; it may not exist yet."""
+    """Return the path of tocsin's folder in the user's cache; it may not exist yet."""
     cache = os.environ.get("XDG_CACHE_HOME")
     # The XDG rules say to ignore a relative path.
     return (Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache") / "tocsin"
 
 
 def check_sums(folder: Path, sums: str) -> None:
-    """Compare the jars of a folder with their checksums.
+    """Check the jars of a folder against their checksums.
 
     Args:
         folder: holds ``kafka/`` and ``flink/``.
-        sums: lines as ``sha256sum`` prints them, paths below the folder.
+        sums: lines as ``sha256sum`` prints them, with paths relative to the folder.
 
     Raises:
-        EngineError: a jar is missing, is another one, or has no checksum.
+        EngineError: a jar is missing, has another checksum, or has none.
     """
     wanted = {path: digest for digest, path in (line.split(None, 1) for line in sums.splitlines() if line.strip())}
     found = {str(path.relative_to(folder)): path for path in sorted(folder.glob("*/*.jar"))}
@@ -141,7 +141,7 @@ def check_sums(folder: Path, sums: str) -> None:
 
 
 def _fetch(folder: Path) -> None:
-    """Fetch into a folder beside it and rename that: the folder is complete or it is not there."""
+    """Fetch the jars into a temporary folder, check them and rename it, so that the folder is always complete."""
     maven = shutil.which("mvn")
     if maven is None:
         raise EngineError(_NO_MAVEN)
@@ -151,8 +151,8 @@ def _fetch(folder: Path) -> None:
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
         if ran.returncode:
-            told = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line][:3]
-            raise EngineError(f"Maven could not fetch the jars of {POM.resolve()}: {' '.join(told)[:600]}")
+            errors = [line for line in (ran.stdout + ran.stderr).splitlines() if "ERROR" in line][:3]
+            raise EngineError(f"Maven could not fetch the jars of {POM.resolve()}: {' '.join(errors)[:600]}")
         check_sums(making, SUMS.read_text())
         making.chmod(0o755)  # mkdtemp makes it the owner's alone
         making.rename(folder)

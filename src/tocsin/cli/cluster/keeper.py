@@ -1,4 +1,4 @@
-"""Brings Flink's jobs back after the JobManager died: it keeps none of them over its own end."""
+"""Submits Flink's jobs again after the JobManager died, because a restarted JobManager knows none of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A job that must not be lost.
+    """A job that is submitted again if the JobManager loses it.
 
     Attributes:
-        job_id: Flink's number of it.
-        name: the job's.
-        shown: its options (``FlinkRest.options``).
-        restored: what it was restored from, "" = nothing.
+        job_id: Flink's ID of the job.
+        name: name of the job.
+        shown: its options as JSON (``FlinkRest.options``).
+        restored: path of the checkpoint that it was restored from, "": none.
     """
 
     job_id: str
@@ -37,20 +37,20 @@ class Kept:
 
 
 class JobKeeper:
-    """Looks which of our jobs run; submits again, from its newest checkpoint, one that the JobManager forgot.
+    """Watches the running jobs, and submits one that the JobManager lost again, from its newest checkpoint.
 
-    A job that was cancelled or stopped is one that somebody ended: it does not come back.
+    A job that was cancelled or stopped was ended on purpose: it is not submitted again.
     """
 
     def __init__(
         self, rest: Callable[[], FlinkRest], checkpoints: Path, submit_job: Callable[[Submission], str] = submit
     ) -> None:
-        """Know of no job yet.
+        """Start with no known job.
 
         Args:
-            rest: a client of the JobManager, which may be another one each time.
-            checkpoints: the folder that they lie in, one folder a job.
-            submit_job: hands a job over.
+            rest: function that returns a client of the JobManager, whose address may change.
+            checkpoints: folder of the checkpoints, with one folder per job.
+            submit_job: function that submits a job and returns its ID.
         """
         self._rest = rest
         self._checkpoints = checkpoints
@@ -61,22 +61,22 @@ class JobKeeper:
 
     @property
     def kept(self) -> tuple[Kept, ...]:
-        """Return the jobs that would come back."""
+        """The jobs that would be submitted again."""
         return tuple(self._kept.values())
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the thread that watches."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a submission under way is not waited for."""
+        """Stop watching; a submission in progress is not waited for."""
         self._stop.set()
 
     def look(self) -> None:
-        """Look once.
+        """Look at the jobs once: remember those that run, and submit lost ones again.
 
         Raises:
-            EngineError: the JobManager does not answer, or does not take the job; the next look tries again.
+            EngineError: the JobManager does not answer or refuses the job; the next look tries again.
         """
         rest = self._rest()
         jobs = {job.job_id: job for job in rest.jobs()}
@@ -90,22 +90,25 @@ class JobKeeper:
             self._bring_back(rest, kept, jobs)
 
     def _run(self) -> None:
-        said = ""
+        """Look once per ``LOOK_SECONDS`` until stopped; log each new error once."""
+        last_error = ""
         while not self._stop.wait(LOOK_SECONDS):
             try:
                 self.look()
-                said = ""
+                last_error = ""
             except EngineError as error:  # it starts, or is away: the supervisor sees to that
-                if str(error) != said and not self._stop.is_set():
-                    said = str(error)
-                    _LOG.warning("jobs cannot be looked after", extra={"error": said})
+                if str(error) != last_error and not self._stop.is_set():
+                    last_error = str(error)
+                    _LOG.warning("jobs cannot be looked after", extra={"error": last_error})
 
     def _keep(self, rest: FlinkRest, job: FlinkJob) -> None:
+        """Remember a running job with its options."""
         shown = rest.options(job.job_id)
         if shown:
             self._kept[job.job_id] = Kept(job.job_id, job.name, shown, rest.checkpoints(job.job_id).restored_path)
 
     def _bring_back(self, rest: FlinkRest, kept: Kept, jobs: dict[str, FlinkJob]) -> None:
+        """Submit a lost job again, unless a job of the same name runs already."""
         namesake = next((job for job in jobs.values() if job.name == kept.name and not job.is_over), None)
         if namesake is not None:
             del self._kept[kept.job_id]  # it came back, or somebody else brought it
@@ -122,7 +125,10 @@ class JobKeeper:
         _LOG.info("job runs again", extra={"job": kept.name, "id": job_id})
 
     def newest(self, kept: Kept) -> str:
-        """Return its newest checkpoint that is whole, else what it was restored from, "" = neither."""
+        """Return the path of the job's newest complete checkpoint, "": there is none.
+
+        If no checkpoint of its own exists, it is the one that the job was restored from.
+        """
         found = [
             (metadata.stat().st_mtime_ns, metadata.parent)
             for metadata in (self._checkpoints / kept.job_id).glob("chk-*/_metadata")

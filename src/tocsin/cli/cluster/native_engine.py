@@ -1,7 +1,7 @@
-"""What answers behind the native protocol: chDB sessions, users and their roles.
+"""What the native-protocol server runs queries with: chDB sessions, users and their roles.
 
-One session for each client's connection, so that ``USE`` and ``SET`` are its own; a query that brings settings gets
-a session of its own, because ``SET readonly`` cannot be taken back.
+Each client connection has its own session, so that ``USE`` and ``SET`` apply to it only. A query that brings settings
+gets a session of its own, because ``SET readonly`` cannot be undone.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _WRITING = _READING | {"INSERT"}
 
 
 class ServerError(Exception):
-    """An error with ClickHouse's code, to be sent to the client."""
+    """An error with a ClickHouse error code, to be sent to the client."""
 
     def __init__(self, code: int, message: str) -> None:
-        """Keep both."""
+        """Create the error from its code and message."""
         super().__init__(message)
         self.code = code
 
 
 class EndpointRole(StrEnum):
-    """What a user may do. chDB has no users; these stand for the grants of ``docs/clickhouse.md``."""
+    """What a user may do. chDB has no users; the roles stand for the grants of ``docs/clickhouse.md``."""
 
     ADMIN = "admin"
     WRITER = "writer"
@@ -46,12 +46,12 @@ class EndpointRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may connect.
+    """A user that may connect.
 
     Attributes:
-        password: what it must say.
-        role: what it may do.
-        readonly: 1 or 2: as that setting in a user's profile; 0: none.
+        password: the user's password.
+        role: which statements the user may run.
+        readonly: ClickHouse's ``readonly`` setting for the user's sessions, 1 or 2; 0: not set.
     """
 
     password: str = field(default="", repr=False)
@@ -60,10 +60,10 @@ class User:
 
 
 def read_users(file: Path) -> dict[str, User]:
-    """Read users from JSON: ``{"name": {"password": "…", "role": "writer", "readonly": 0}}``.
+    """Read the users from JSON: ``{"name": {"password": "…", "role": "writer", "readonly": 0}}``.
 
     Raises:
-        ConfigError: it is not like that.
+        ConfigError: the file cannot be read or has another form.
     """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -77,35 +77,41 @@ def read_users(file: Path) -> dict[str, User]:
 
 
 class Engine:
-    """One chDB folder, open for as long as this lives.
+    """An open chDB database folder.
 
     Args:
         folder: the database's folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open it."""
+        """Open the folder."""
         self._folder = str(folder)
         self._base = self.session()
         self._base.query("SELECT 1")
 
     def session(self) -> Any:
-        """Return another session on the folder."""
+        """Return a new session on the folder."""
         return cast("Any", Session(self._folder))  # type: ignore[no-untyped-call]  # chDB has no types
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Close the folder."""
         self._base.close()
 
 
 class EngineConnection:
-    """A client's own session.
+    """The session of one client connection.
 
     Args:
         engine: the folder.
         name: the user.
         user: what the user may do.
         database: where unqualified names are looked up, "" = ``default``.
+
+    Attributes:
+        engine: the database.
+        name: name of the user.
+        user: the user's rights.
+        database: database of unqualified table names, "": ``default``.
     """
 
     def __init__(self, engine: Engine, name: str, user: User, database: str) -> None:
@@ -124,11 +130,15 @@ class EngineConnection:
             raise error_of(error) from error
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         self._session.close()
 
     def run(self, sql: str, settings: Mapping[str, str]) -> tuple[Columns, list[Any]]:
-        """Run a statement and return the columns of its answer ([] = it has none) and its blocks."""
+        """Run a statement, and return the columns of its result ([]: it has no result) and its blocks of rows.
+
+        Raises:
+            ServerError: the user may not run the statement.
+        """
         self._check(sql)
         plain = _FORMAT_CLAUSE.sub("", sql)
         with _SettingsSession(self, settings) as session:
@@ -140,13 +150,13 @@ class EngineConnection:
             return [], []
 
     def columns_of_insert(self, table: str, names: str) -> Columns:
-        """Return the columns that an INSERT into a table takes; ``names`` is its column list, "" = all."""
+        """Return the columns that an INSERT into a table expects; ``names`` is its column list, "": all columns."""
         self._check_role("INSERT")
         described = f"(SELECT {names} FROM {table})" if names else f"TABLE {table}"  # noqa: S608  # the client's own SQL
         return self._described(self._session, f"DESCRIBE {described}")
 
     def insert(self, table: str, columns: Columns, blocks: Sequence[Any], settings: Mapping[str, str]) -> None:
-        """Insert all blocks at once: the server dies before, or after."""
+        """Insert all blocks in one statement, so that a crash loses either all of them or none."""
         names = ", ".join(f"`{name}`" for name, _ in columns)
         data = b"".join(encode_native(block.columns_with_types, block.get_columns()) for block in blocks)
         if not data:
@@ -159,7 +169,7 @@ class EngineConnection:
             stream.finish()
 
     def settings_session(self, settings: Mapping[str, str]) -> Any:
-        """Return a session like this connection's, with settings of one query."""
+        """Return a new session with this connection's database and user, and the settings of one query."""
         session = self._engine.session()
         try:
             database = self._session.query("SELECT currentDatabase()", "TSVRaw").bytes().decode().strip()
@@ -176,11 +186,14 @@ class EngineConnection:
 
     @property
     def session(self) -> Any:
-        """The connection's own session."""
+        """The connection's session."""
         return self._session
 
     def _check(self, sql: str) -> None:
-        """Judge the statement as the parser understands it: one statement, and nothing outside the database."""
+        """Check that the text is one statement that the user may run and that reads nothing outside the database.
+
+        The text is checked as ClickHouse's parser formats it, so that comments and quoting cannot hide anything.
+        """
         hexadecimal = sql.encode("utf-8", "replace").hex()
         text = self._session.query(f"SELECT formatQuerySingleLine(unhex('{hexadecimal}'))", "TSVRaw").bytes()
         canonical = (text or b"").decode("utf-8", "replace")
@@ -191,6 +204,7 @@ class EngineConnection:
             raise ServerError(497, f"{self._name}: Not enough privileges. {error}. (ACCESS_DENIED)") from error
 
     def _check_role(self, sql: str) -> None:
+        """Check that the user's role permits the kind of statement; raise ServerError if not."""
         allowed = {EndpointRole.WRITER: _WRITING, EndpointRole.READER: _READING}.get(self._user.role)
         word = first_word(sql)
         if allowed is not None and word not in allowed:
@@ -199,12 +213,16 @@ class EngineConnection:
 
     @staticmethod
     def _described(session: Any, statement: str) -> Columns:
+        """Return the names and types of the columns that a DESCRIBE statement lists, without computed columns."""
         found = json.loads(session.query(statement, "JSONCompact").bytes())["data"]
         return [(row[0], row[1]) for row in found if row[2] not in {"MATERIALIZED", "ALIAS"}]
 
 
 class _SettingsSession:
-    """The session for one statement: the connection's, or one of its own where it brings settings."""
+    """Context manager that gives the session for one statement.
+
+    It is the connection's session, or a temporary one if the statement brings settings.
+    """
 
     def __init__(self, connection: EngineConnection, settings: Mapping[str, str]) -> None:
         self._own = connection.settings_session(settings) if settings else None
@@ -219,23 +237,20 @@ class _SettingsSession:
 
 
 def first_word(sql: str) -> str:
-    r"""The statement's first word, in capitals.
-
-    >>> first_word("-- why\n (select 1)")
-    'SELECT'
-    """
+    """Return the statement's first word in capitals, "": there is none."""
     found = _WORD.match(sql)
     return found[1].upper() if found else ""
 
 
 def error_of(error: Exception) -> ServerError:
-    """A server's error for one of chDB's."""
+    """Return chDB's error as a server error, with the code from its text."""
     message = str(error)
     code = re.search(r"Code: (\d+)", message)
     return ServerError(int(code[1]) if code else 1002, message)
 
 
 def _set(session: Any, name: str, value: str) -> None:
+    """Set a setting in a session; settings that this version does not know are ignored."""
     text = value.replace("\\", "\\\\").replace("'", "\\'")
     try:
         session.query(f"SET {name} = '{text}'")

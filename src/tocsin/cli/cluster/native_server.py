@@ -45,9 +45,10 @@ from tocsin.pipeline.stores.native_blocks import BUFFER_BYTES, BlockReader, Colu
 from tocsin.schemas.errors import TocsinError
 
 VERSION = (26, 9, 2)
-"""Of the ClickHouse in chDB 4.4."""
+"""Version of the ClickHouse inside chDB 4.4."""
 REVISION: int = defines.CLIENT_REVISION
-"""The newest that clickhouse-driver speaks, so that what is tested is what a current server is spoken to with."""
+"""Newest protocol revision that clickhouse-driver speaks, so that tests use the same protocol as with a current server.
+"""
 HANDSHAKE_SECONDS = 10.0
 
 _LOG = logging.getLogger("tocsin.native_server")
@@ -58,13 +59,17 @@ _INSERT = re.compile(
 
 
 class NativeServer(socketserver.ThreadingTCPServer):
-    """Listens; a thread for each connection.
+    """Accepts connections and serves each in its own thread.
 
     Args:
         address: (host, port); port 0: a free one.
         engine: the database.
         users: name -> who.
         tls: the context of encrypted connections, None: in the clear.
+
+    Attributes:
+        users: user by name.
+        tls: TLS context of the connections, None: no encryption.
     """
 
     allow_reuse_address = True
@@ -75,23 +80,24 @@ class NativeServer(socketserver.ThreadingTCPServer):
     def __init__(
         self, address: tuple[str, int], engine: Engine, users: Mapping[str, User], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Listen; ``serve_forever`` answers."""
+        """Bind the address and listen; ``serve_forever`` accepts connections."""
         self.engine = engine
         self.users = users
         self.tls = tls
         super().__init__(address, _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # the base class's
-        """Log what was not foreseen; the client sees its connection end."""
+        """Log an unexpected error; the client's connection is closed."""
         _LOG.error("connection failed", exc_info=True)
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    """One connection: hello, then queries one after the other."""
+    """One connection: the hello packets, then queries one after another."""
 
     server: NativeServer
 
     def handle(self) -> None:
+        """Serve the connection until it ends."""
         plain: socket.socket = self.request
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.settimeout(HANDSHAKE_SECONDS)
@@ -114,6 +120,7 @@ class _Handler(socketserver.BaseRequestHandler):
                 stream.close()
 
     def _hello(self) -> EngineConnection | None:
+        """Read the client's hello and check user and password; return the connection, None: refused."""
         if read_varint(self._in) != ClientPacketTypes.HELLO:
             return None
         read_binary_str(self._in)
@@ -136,6 +143,7 @@ class _Handler(socketserver.BaseRequestHandler):
         return connection
 
     def _say_hello(self) -> None:
+        """Send the server's hello."""
         write_varint(ServerPacketTypes.HELLO, self._out)
         write_binary_str("ClickHouse", self._out)
         for number in (*VERSION[:2], REVISION):
@@ -153,6 +161,7 @@ class _Handler(socketserver.BaseRequestHandler):
         self._out.flush()
 
     def _packet(self, connection: EngineConnection) -> None:
+        """Read and answer one packet."""
         kind = read_varint(self._in)
         if kind == ClientPacketTypes.PING:
             write_varint(ServerPacketTypes.PONG, self._out)
@@ -163,6 +172,7 @@ class _Handler(socketserver.BaseRequestHandler):
             raise EOFError(f"packet {kind}")
 
     def _query(self, connection: EngineConnection) -> None:
+        """Read a query packet, run it, and send its result or its error."""
         read_binary_str(self._in)  # its id
         self._skip_client_info()
         settings = self._read_settings()
@@ -193,6 +203,7 @@ class _Handler(socketserver.BaseRequestHandler):
             self._exception(error_of(error))
 
     def _answer(self, connection: EngineConnection, sql: str, settings: Mapping[str, str]) -> None:
+        """Run a statement and send the blocks of its result."""
         columns, blocks = connection.run(sql, settings)
         if columns:
             self._data(columns)
@@ -201,6 +212,7 @@ class _Handler(socketserver.BaseRequestHandler):
                 self._data(block.columns_with_types, block.get_columns())
 
     def _insert(self, connection: EngineConnection, insert: re.Match[str], settings: Mapping[str, str]) -> None:
+        """Send the columns of an INSERT, read the client's blocks and insert them."""
         table, names = insert[1], insert[2] or ""
         columns = connection.columns_of_insert(table, names)
         self._data(columns)
@@ -213,13 +225,14 @@ class _Handler(socketserver.BaseRequestHandler):
         self._profile_events()
 
     def _profile_events(self) -> None:
-        """What a client waits for after each block of an insert; there are none."""
+        """Send an empty packet of profile events, which clients wait for after each block of an insert."""
         if self._revision >= defines.DBMS_MIN_PROTOCOL_VERSION_WITH_PROFILE_EVENTS_IN_INSERT:
             write_varint(ServerPacketTypes.PROFILE_EVENTS, self._out)
             write_binary_str("", self._out)
             write_block(self._out, self._context, [], [])
 
     def _read_data(self) -> Any:
+        """Read a data packet and return its block."""
         kind = read_varint(self._in)
         if kind != ClientPacketTypes.DATA:
             raise EOFError(f"packet {kind} where data was expected")
@@ -227,11 +240,13 @@ class _Handler(socketserver.BaseRequestHandler):
         return BlockReader(self._in, self._context).read()
 
     def _data(self, columns: Columns, data: Any = ()) -> None:
+        """Send a data packet."""
         write_varint(ServerPacketTypes.DATA, self._out)
         write_binary_str("", self._out)
         write_block(self._out, self._context, columns, data)
 
     def _read_settings(self) -> dict[str, str]:
+        """Read the settings of a query: name -> value."""
         settings: dict[str, str] = {}
         while name := read_binary_str(self._in):
             if self._revision < defines.DBMS_MIN_REVISION_WITH_SETTINGS_SERIALIZED_AS_STRINGS:
@@ -241,7 +256,7 @@ class _Handler(socketserver.BaseRequestHandler):
         return settings
 
     def _skip_client_info(self) -> None:
-        """Nothing that a client says of itself matters here; it only has to be read to the byte."""
+        """Read the client's description of itself and ignore it."""
         revision, stream = self._revision, self._in
         if read_binary_uint8(stream) == 0:
             return
@@ -262,14 +277,17 @@ class _Handler(socketserver.BaseRequestHandler):
             self._skip_numbers(3)
 
     def _skip_strings(self, count: int) -> None:
+        """Read and ignore strings."""
         for _ in range(count):
             read_binary_str(self._in)
 
     def _skip_numbers(self, count: int) -> None:
+        """Read and ignore variable-length integers."""
         for _ in range(count):
             read_varint(self._in)
 
     def _exception(self, error: ServerError) -> None:
+        """Send an error to the client."""
         write_varint(ServerPacketTypes.EXCEPTION, self._out)
         write_binary_int32(error.code, self._out)
         for text in ("DB::Exception", f"DB::Exception: {error}", ""):
@@ -279,7 +297,7 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 def make_tls(certificate: Path, key: Path, client_authority: Path | None = None) -> ssl.SSLContext:
-    """Return the context of a server; with ``client_authority`` it asks clients for a certificate."""
+    """Return a server's TLS context; with ``client_authority``, clients must show a certificate of that CA."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     if client_authority is not None:
@@ -289,7 +307,7 @@ def make_tls(certificate: Path, key: Path, client_authority: Path | None = None)
 
 
 def main() -> int:
-    """Serve until SIGTERM."""
+    """Serve until SIGTERM; return the exit status, 2 if the server could not start."""
     parser = argparse.ArgumentParser(prog="python -m tocsin.cli.cluster.native_server", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--host", default="127.0.0.1")

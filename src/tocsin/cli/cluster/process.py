@@ -1,4 +1,4 @@
-"""A server of ours: its log, its start, its end, and the end of everything that it started."""
+"""A child process with its log, its start and its stop, including everything that it started itself."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TAIL_LINES: Final = 15
 
 
 def free_port() -> int:
-    """Return a TCP port on loopback that nobody uses now."""
+    """Return a TCP port on loopback that is free now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 def is_free(port: int) -> bool:
-    """Return whether nobody listens on a port of loopback."""
+    """Return whether a port on loopback is free."""
     with socket.socket() as one:
         # as servers do it: a port whose last connections linger is free
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,14 +46,14 @@ def is_free(port: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run.
+    """A program to run.
 
     Attributes:
-        name: for logs and errors.
+        name: its name in logs and errors.
         command: program and arguments.
         log: file that its output is appended to.
-        environment: added to this process's own.
-        folder: working folder, None: this process's.
+        environment: variables added to this process's environment.
+        folder: its working folder, None: the temporary folder.
     """
 
     name: str
@@ -64,14 +64,14 @@ class Program:
 
 
 class Child:
-    """A program in a process group of its own, which a watchdog leads.
+    """A program in its own process group, which is led by a watchdog process.
 
-    It ends with this process, even when that is killed with -9, and what it started ends with it
-    (a TaskManager that is killed leaves its Python workers behind).
+    The program and everything it started are killed when this process ends, even by SIGKILL. (A TaskManager that is
+    killed leaves its Python workers behind otherwise.)
     """
 
     def __init__(self, program: Program) -> None:
-        """Start nothing yet."""
+        """Create the object; ``start`` starts the program."""
         self.program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -82,7 +82,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return the program's process number, 0 before its start."""
+        """Process ID of the program, 0 before its start."""
         return self._process.pid if self._process else 0
 
     def is_running(self) -> bool:
@@ -90,17 +90,22 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def members(self) -> list[int]:
-        """Return the processes of its group, the watchdog left out."""
+        """Return the process IDs of the program's group, without the watchdog."""
         guard = self._watchdog.pid if self._watchdog else 0
         return [pid for pid in running_members(guard) if pid != guard] if guard else []
 
     def start(self) -> None:
-        """Start it; what an earlier run left behind is ended first."""
+        """Start the program; processes left from an earlier run are killed first.
+
+        Raises:
+            EngineError: the program cannot be started.
+        """
         with self._lock:
             self.kill()
             self._start()
 
     def _start(self) -> None:
+        """Start the watchdog and the program in its process group."""
         program = self.program
         read_end, self._pipe = os.pipe()
         self._watchdog = subprocess.Popen(
@@ -128,22 +133,26 @@ class Child:
                 raise EngineError(f"{program.name} cannot be started: {error}") from error
 
     def wait_ready(self, is_ready: Callable[[], bool], seconds: float) -> None:
-        """Wait until it is ready.
+        """Wait until ``is_ready`` returns true.
 
         Raises:
-            EngineError: it ended, or took too long; it is killed, and the error shows its last lines.
+            EngineError: the program ended, or took longer than ``seconds``; it is killed, and the error has its last
+                log lines.
         """
         until = time.monotonic() + seconds
         while not is_ready():
             if not self.is_running():
                 status = self._process.returncode if self._process else "never started"
-                raise self._broken(f"ended with status {status} before it was ready")
+                raise self._kill_with_error(f"ended with status {status} before it was ready")
             if time.monotonic() > until:
-                raise self._broken(f"was not ready within {seconds:.0f} s")
+                raise self._kill_with_error(f"was not ready within {seconds:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for its end; return its status, None: it goes on."""
+        """Wait up to ``seconds`` for the program's end.
+
+        Return its exit status, None: it still runs or was never started.
+        """
         if self._process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -151,13 +160,13 @@ class Child:
         return None
 
     def said(self, text: str) -> bool:
-        """Return whether the log holds this text since the last start."""
+        """Return whether the log contains the text since the last start."""
         with self.program.log.open("rb") as file:
             file.seek(self._log_start_bytes)
             return text.encode() in file.read()
 
     def log_tail(self) -> str:
-        """Return the last lines since the last start."""
+        """Return the last lines of the log since the last start."""
         if not self.program.log.exists():
             return ""
         with self.program.log.open("rb") as file:
@@ -165,7 +174,7 @@ class Child:
             return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:])
 
     def stop(self, seconds: float = 10.0) -> None:
-        """Ask it to end (SIGTERM), then end what is left."""
+        """Stop the program with SIGTERM, wait up to ``seconds``, and kill what is left of its group."""
         if self._process is not None and self.is_running():
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -173,17 +182,24 @@ class Child:
         self.kill()
 
     def crash(self) -> None:
-        """Kill the program alone with -9, as a fault would: what it started stays until ``start`` or ``kill``."""
+        """Kill only the program with SIGKILL, like a fault.
+
+        Processes that it started live on until ``start`` or ``kill``.
+        """
         if self._process is not None:
             self._process.kill()
             self._process.wait(_REAP_SECONDS)
 
     def kill(self) -> None:
-        """End the program and all that it started, with -9. Idempotent, also from several threads."""
+        """Kill the program and everything that it started with SIGKILL.
+
+        May be called repeatedly and from several threads.
+        """
         with self._lock:
             self._kill()
 
     def _kill(self) -> None:
+        """Kill the members of the group, then the watchdog; the caller holds the lock."""
         if self._watchdog is None:
             return
         until = time.monotonic() + _REAP_SECONDS
@@ -202,7 +218,8 @@ class Child:
         if self._process is not None:
             self._process.poll()
 
-    def _broken(self, what: str) -> EngineError:
+    def _kill_with_error(self, what: str) -> EngineError:
+        """Kill the program, and return an error with the last lines of its log."""
         tail = self.log_tail()
         self.kill()
         return EngineError(f"{self.program.name} {what}; {self.program.log} ends with:\n{tail}")

@@ -1,4 +1,4 @@
-"""The keys with which a cluster on one machine signs its verdicts, and its consumer checks them."""
+"""The keys with which a cluster on one machine signs its verdicts, and with which its consumer checks them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tocsin.schemas.credential_store import read_credentials, write_credentials
 
 
 def engine_keys(folder: Path) -> tuple[Path, Path]:
-    """Return the files of the engine's private key and of its public half; they are made once, 0600.
+    """Return the files of the engine's private key and of its public key; they are created once, with mode 0600.
 
     Raises:
-        CredentialError: they cannot be read or written.
+        CredentialError: the files cannot be read or written.
     """
     from tocsin.pipeline.identity.verdict_signatures import new_engine_key, public_half
 

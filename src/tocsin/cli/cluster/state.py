@@ -1,4 +1,4 @@
-"""What runs in a cluster's folder: for ``status``, ``logs`` and ``down`` in another terminal."""
+"""The state file of a cluster's folder, with which ``status``, ``logs`` and ``down`` find a running cluster."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LOCK: Final = "cluster.lock"
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A cluster that starts, or runs.
+    """A cluster that is starting or running.
 
     Attributes:
-        pid: of ``tocsin cluster up``.
-        phase: ``starting``, ``running`` or ``ending``.
-        addresses: by name: ``kafka``, ``flink``, ``clickhouse``.
-        logs: files by name.
-        processes: process numbers by name.
+        pid: process ID of ``tocsin cluster up``.
+        phase: ``starting``, ``running``, ``ending`` or ``ended``.
+        addresses: address by name: ``kafka``, ``flink``, ``clickhouse``.
+        logs: log file by name.
+        processes: process ID by name.
     """
 
     pid: int
@@ -40,18 +40,20 @@ class ClusterState:
 
 
 def default_folder() -> Path:
-    """Return where a cluster lives, if no flag names another folder."""
+    """Return the cluster's default folder: from the environment, else ``cluster`` in the data folder."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named).expanduser().absolute() if named else data_folder() / "cluster"
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Be the only cluster of a folder; the kernel lets go when this process ends, however it does.
+    """Context manager that holds the folder's lock, so that only one cluster uses the folder.
+
+    The kernel releases the lock when this process ends, however it ends.
 
     Raises:
-        ConfigError: the folder cannot be made.
-        EngineError: another cluster lives there.
+        ConfigError: the folder cannot be created.
+        EngineError: another cluster holds the lock.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a cluster lives there."""
+    """Return whether a cluster holds the folder's lock."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR)
     except OSError:
@@ -86,7 +88,7 @@ def is_held(folder: Path) -> bool:
 
 
 def write_state(folder: Path, state: ClusterState) -> None:
-    """Tell the others; they see the old state or the new one."""
+    """Write the state file atomically."""
     number, name = tempfile.mkstemp(prefix=f".{_FILE}-", dir=folder)
     with os.fdopen(number, "w", encoding="utf-8") as file:
         json.dump(asdict(state), file, indent=2)
@@ -94,16 +96,17 @@ def write_state(folder: Path, state: ClusterState) -> None:
 
 
 def read_state(folder: Path) -> ClusterState | None:
-    """Return what runs there, None: nothing does."""
+    """Return the state of the running cluster, None: none runs."""
     return _read(folder) if is_held(folder) else None
 
 
 def last_state(folder: Path) -> ClusterState | None:
-    """Return what ran there last, None: nothing ever did."""
+    """Return the state of the cluster that runs or ran last in the folder, None: there never was one."""
     return _read(folder)
 
 
 def _read(folder: Path) -> ClusterState | None:
+    """Return the contents of the state file, None: it is missing or not valid."""
     try:
         return ClusterState(**json.loads((folder / _FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):

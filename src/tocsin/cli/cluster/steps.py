@@ -1,4 +1,4 @@
-"""Pieces of work side by side, each after those that it needs."""
+"""Runs steps of work in parallel threads, each after the steps that it depends on."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 
 class Steps:
-    """Threads that end with the process: a wait of minutes must not hold up Ctrl-C."""
+    """Steps of work; their daemon threads end with the process, so that a wait of minutes does not delay Ctrl-C."""
 
     def __init__(self, on_done: Callable[[str, float], None]) -> None:
-        """Plan nothing yet.
+        """Start without steps.
 
         Args:
-            on_done: called with name and seconds when one is done, in its thread.
+            on_done: called in a step's thread with its name and its duration in seconds once it is done.
         """
         self._on_done = on_done
         self._done: dict[str, threading.Event] = {}
@@ -23,7 +23,7 @@ class Steps:
         self._changed = threading.Condition()
 
     def add(self, name: str, work: Callable[[], object], *after: str) -> None:
-        """Plan a piece of work, after others that are planned already."""
+        """Add a step that starts once the steps ``after`` have ended; they must have been added before."""
         waits = [self._done[other] for other in after]
         done = self._done[name] = threading.Event()
 
@@ -45,7 +45,7 @@ class Steps:
         self._threads.append(threading.Thread(target=run, name=name, daemon=True))
 
     def run(self) -> None:
-        """Do all; the first error is raised at once, in this thread."""
+        """Run all steps and wait for them; the first error is raised at once, in this thread."""
         for thread in self._threads:
             thread.start()
         with self._changed:

@@ -1,4 +1,4 @@
-"""Hands the Flink job to a cluster: ``flink run`` of the wheel, and what to say when it does not start."""
+"""Submits the Flink job to a cluster with the wheel's ``flink run``, and explains why a job does not start."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ _LOOK_SECONDS: Final = 0.3
 _SUBMITTED: Final = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
 _FAILURES_COUNT: Final = 3
 _ENTRY: Final = "from tocsin.pipeline.runtime.flink.job import main\n\nmain()\n"
-"""Not ``job.py`` itself: it must be the one that ``client_python`` finds, which may be another version's."""
+"""Python file that is submitted. It imports ``job.py`` so that ``client_python``, perhaps of another version, finds its
+own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which program submits, and which one works; kept with the job, so that an upgrade can go back.
+    """The Python programs that submit and run a job; stored with the job, so that an upgrade can be undone.
 
     Attributes:
-        client_python: interpreter that builds the job here.
-        worker_python: interpreter of the TaskManagers, a path on their machines.
-        python_path: where it finds a tocsin that is not installed, "" = it is.
-        version: of tocsin.
+        client_python: Python interpreter that builds the job here.
+        worker_python: Python interpreter of the TaskManagers, as a path on their machines.
+        python_path: ``PYTHONPATH`` for a tocsin that is not installed, "": it is installed.
+        version: tocsin's version.
     """
 
     client_python: str = sys.executable
@@ -50,14 +51,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What is submitted, where to.
+    """A job to submit.
 
     Attributes:
-        options_text: of the job, ``JobOptions.to_json``; or what a running one shows, for it to come back.
+        options_text: the job's options as JSON (``JobOptions.to_json``), or those that a running job shows.
         url: the JobManager's REST address.
-        origin: the programs.
-        restore: savepoint or retained checkpoint to begin with, "" = from the topics.
-        is_claimed: the job may delete what it was restored from, once it does not need it any more.
+        origin: the Python programs to use.
+        restore: path of the savepoint or checkpoint to start from, "": start from the topics.
+        is_claimed: whether Flink may delete the restored checkpoint once the job no longer needs it.
     """
 
     options_text: str
@@ -68,10 +69,10 @@ class Submission:
 
 
 def submit(submission: Submission) -> str:
-    """Submit the job and return its number; it is not running yet.
+    """Submit the job and return its ID; it need not run yet.
 
     Raises:
-        EngineError: Java or the connector's jar are missing, or the job cannot be built or handed over.
+        EngineError: Java or the connector's jar is missing, or the job cannot be built or submitted.
     """
     java()
     jars = fetch_jars()
@@ -82,52 +83,53 @@ def submit(submission: Submission) -> str:
             status = child.wait(SUBMIT_SECONDS)
         finally:
             child.kill()
-        said = child.program.log.read_text("utf-8", "replace")
-    found = _SUBMITTED.search(said)
+        output = child.program.log.read_text("utf-8", "replace")
+    found = _SUBMITTED.search(output)
     if found:
         return found[1]
     ended = f"did not end within {SUBMIT_SECONDS:.0f} s" if status is None else f"ended with status {status}"
-    raise EngineError(f"the job could not be submitted to {submission.url}: 'flink run' {ended}: {_reason(said)}")
+    raise EngineError(f"the job could not be submitted to {submission.url}: 'flink run' {ended}: {_reason(output)}")
 
 
 def wait_running(rest: FlinkRest, job_id: str, seconds: float = RUNNING_SECONDS, done_count: int = 0) -> None:
-    """Wait until every part of the job runs.
+    """Wait until every task of the job runs.
 
     Args:
-        rest: the cluster.
-        job_id: the job.
-        seconds: how long.
-        done_count: also wait for so many checkpoints, with no failure before them: what was restored is
-            read when a job's next second comes.
+        rest: client of the cluster.
+        job_id: ID of the job.
+        seconds: how long to wait at most.
+        done_count: also wait for this many checkpoints, without a failure before them: restored state is only read when
+            a job's next second is processed.
 
     Raises:
-        EngineError: it ended, failed ``_FAILURES_COUNT`` times, or did not run in time; names the newest failure.
+        EngineError: the job ended, failed ``_FAILURES_COUNT`` times, or did not run in time; names the newest failure.
     """
     until = time.monotonic() + seconds
     while True:
         job = next((job for job in rest.jobs() if job.job_id == job_id), None)
         failures = rest.failures(job_id) if job is not None else []
-        told = f"; it failed with: {failures[0]}" if failures else ""
+        details = f"; it failed with: {failures[0]}" if failures else ""
         if job is None:
             raise EngineError(f"Flink does not know job {job_id} any more")
         if job.is_over or len(failures) >= _FAILURES_COUNT or (failures and done_count):
-            raise EngineError(f"Flink's job {job_id} does not start ({job.state}): {_parts_of(rest, job)}{told}")
+            raise EngineError(f"Flink's job {job_id} does not start ({job.state}): {_parts_of(rest, job)}{details}")
         if job.is_running and (not done_count or rest.checkpoints(job_id).done_count >= done_count):
             return
         if time.monotonic() > until:
             parts = _parts_of(rest, job)
-            raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {parts}{told}")
+            raise EngineError(f"Flink's job {job_id} is {job.state} after {seconds:.0f} s: {parts}{details}")
         time.sleep(_LOOK_SECONDS)
 
 
 def _parts_of(rest: FlinkRest, job: FlinkJob) -> str:
-    """What of it runs, and whether the cluster has slots for more."""
+    """Return a text that says how many of the job's tasks run, and how many slots of the cluster are free."""
     cluster = rest.overview()
     slots = f"{cluster.free_slot_count} of {cluster.slot_count} slots are free"
     return f"{job.running_tasks_count} of {job.tasks_count} parts run, {slots}"
 
 
 def _program(submission: Submission, jars: Jars, folder: Path) -> Program:
+    """Return the ``flink run`` command for the submission."""
     home, origin = flink_home(), submission.origin
     conf = Path(named) if (named := os.environ.get("FLINK_CONF_DIR")) else folder / "conf"
     if not named:
@@ -150,16 +152,17 @@ def _program(submission: Submission, jars: Jars, folder: Path) -> Program:
     return Program("flink run", command, folder / "run.log", environment)
 
 
-def _reason(said: str) -> str:
-    lines = [line for line in said.splitlines() if not line.startswith(("WARNING:", "SLF4J:", "The option "))]
+def _reason(output: str) -> str:
+    """Return the cause of a failed submission from the output of ``flink run``."""
+    lines = [line for line in output.splitlines() if not line.startswith(("WARNING:", "SLF4J:", "The option "))]
     return cause_of("\n".join(lines))
 
 
 def origin_of(shown: str) -> Origin:
-    """Return the programs that a running job was submitted with.
+    """Return the Python programs that a running job was submitted with.
 
     Args:
-        shown: what it shows (``FlinkRest.options``).
+        shown: the job's options as JSON (``FlinkRest.options``).
     """
-    told = json.loads(shown).get("origin") or {}
-    return Origin(**{item.name: str(told[item.name]) for item in fields(Origin) if item.name in told})
+    details = json.loads(shown).get("origin") or {}
+    return Origin(**{item.name: str(details[item.name]) for item in fields(Origin) if item.name in details})

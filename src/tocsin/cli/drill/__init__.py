@@ -1,6 +1,6 @@
-"""``tocsin drill``: train a small real job, strike it with a real fault, check the verdict.
+"""``tocsin drill``: trains a small real job, injects a real fault into it, and checks the verdict.
 
-This process stays light: torch is imported by the forkserver and its ranks only.
+Only the forkserver and its ranks import torch, so that this process stays small.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ EXIT_WRONG = 1
 
 
 def at_least_one(text: str) -> int:
-    """Read a number of things of which there must be one."""
+    """Parse an integer of at least 1; else an argparse error."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number}: must be at least 1")
@@ -20,7 +20,7 @@ def at_least_one(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+    """Add the command's arguments to the parser."""
     from tocsin.cli.drill.faults import KINDS
 
     parser.add_argument("--kind", choices=list(KINDS), help="the fault (default: kill; with --demo: freeze)")
@@ -46,13 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the drills; 0 where every verdict is right, else 1."""
+    """Run the drills; return the exit status 0 if every verdict is right, else 1."""
     from tocsin.cli.drill import command
 
     return command.run(args)
 
 
 def _rank_count(text: str) -> int:
+    """Parse a number of ranks, at least 2; else an argparse error."""
     count = int(text)
     if count < 2:
         raise argparse.ArgumentTypeError("a distributed job has at least 2 ranks")

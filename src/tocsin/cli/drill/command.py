@@ -1,4 +1,4 @@
-"""The command: which drills, where, and what is printed."""
+"""Runs the command: chooses the drills, runs them and prints the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFAULT_KIND = "kill"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what the arguments ask for; 0 where every verdict is right, else 1."""
+    """Run the drills that the arguments ask for; return the exit status 0 if every verdict is right, else 1."""
     check(args)
     signal.signal(signal.SIGTERM, _interrupt)  # so that `with` blocks clean up, as after Ctrl-C
     if args.demo:
@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse before anything starts what would be ignored, or fail at the end.
+    """Check, before anything starts, for arguments that contradict each other and for a report that cannot be written.
 
     Raises:
-        ConfigError: arguments that contradict each other, or a report that cannot be written.
+        ConfigError: one of these is the case.
     """
     if args.all and args.kind:
         raise ConfigError("--kind", args.kind, "left out with --all, which runs every kind")
@@ -54,7 +54,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def plans_of(args: argparse.Namespace) -> list[DrillPlan]:
-    """The drills that the arguments ask for."""
+    """Return the plans of the drills that the arguments ask for."""
     if args.all:
         return [
             make_plan(kind, seed, args.ranks)
@@ -66,6 +66,7 @@ def plans_of(args: argparse.Namespace) -> list[DrillPlan]:
 
 
 def _finish(args: argparse.Namespace, results: list[DrillResult], lines: PlainLines) -> int:
+    """Write the report if one is wanted, print the summary, and return the exit status."""
     if args.report is not None:
         args.report.write_text(report.markdown(results))
         lines.say(f"report: {args.report}")
@@ -74,4 +75,5 @@ def _finish(args: argparse.Namespace, results: list[DrillResult], lines: PlainLi
 
 
 def _interrupt(_number: int, _frame: object) -> None:
+    """Signal handler: exit with the status of SIGTERM."""
     sys.exit(128 + signal.SIGTERM)

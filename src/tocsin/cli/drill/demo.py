@@ -1,4 +1,4 @@
-"""``make run``: a drill to look at, then the rows that it left, then what to try next."""
+"""``make run``: shows one drill, then the database rows that it wrote, then commands to try next."""
 
 from __future__ import annotations
 
@@ -33,46 +33,46 @@ _PLAIN_RATES_SECONDS = 3.0
 
 
 class DemoDisplay(Protocol):
-    """What the demo needs beyond an onlooker."""
+    """Display of the demo: shows a drill's events and step rates."""
 
     def say(self, text: str) -> None:
-        """Show an event."""
+        """Show a line of text."""
 
     def started(self, job: DrillJob) -> None:
-        """The ranks train."""
+        """Show that the ranks train."""
 
     def struck(self, job: DrillJob, onset_ns: int) -> None:
-        """The fault struck."""
+        """Show that the fault was injected."""
 
     def heard(self, item: Heard) -> None:
-        """A verdict line came."""
+        """Show a verdict that arrived."""
 
     def rates(self, rates: Rates) -> None:
         """Show step rates."""
 
 
 class PlainDisplay(PlainLines):
-    """The demo without a terminal."""
+    """Display of the demo as plain lines, without a terminal."""
 
     def __init__(self) -> None:
-        """Show no rates yet."""
+        """Start the display; no rates are shown yet."""
         super().__init__()
         self._next_rates = 0.0
 
     def heard(self, item: Heard) -> None:
-        """A verdict line came: show it in full."""
+        """Print a verdict that arrived, in full."""
         for text in verdict_texts(item):
             self.say(text)
 
     def rates(self, rates: Rates) -> None:
-        """Show step rates, not too often."""
+        """Print step rates, at most every ``_PLAIN_RATES_SECONDS``."""
         if rates and time.monotonic() > self._next_rates:
             self._next_rates = time.monotonic() + _PLAIN_RATES_SECONDS
             self.say(rates_text(rates))
 
 
 class _Watcher:
-    """Passes a drill's events on to the display and asks the engine for the rates."""
+    """Observer of a drill that passes its events to the display and asks the engine for the step rates."""
 
     def __init__(self, display: DemoDisplay) -> None:
         self._display = display
@@ -81,7 +81,7 @@ class _Watcher:
         self.started, self.struck, self.heard = display.started, display.struck, display.heard
 
     def tick(self, job: DrillJob) -> None:
-        """Ask for the rates twice a second."""
+        """Ask the engine for the step rates, twice a second."""
         if self.ground is None or time.monotonic() < self._next_status:
             return
         self._next_status = time.monotonic() + _STATUS_SECONDS
@@ -90,7 +90,7 @@ class _Watcher:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show one drill; 0 where the verdict is right, else 1."""
+    """Show one drill; return the exit status 0 if the verdict is right, else 1."""
     data = Path(tempfile.mkdtemp(prefix="tocsin-demo-"))
     plan = make_plan(KINDS[args.kind or _DEFAULT_KIND], args.seed, args.ranks)
     print(f"A real torch.distributed job of {args.ranks} ranks on this machine, and a fault: {plan.kind.name}.")
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _display(*, plain: bool) -> Iterator[DemoDisplay]:
-    """The live display on a terminal where rich is installed, plain lines elsewhere."""
+    """Context manager that gives the live display on a terminal if rich is installed, else plain lines."""
     dumb = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
     if plain or dumb or importlib.util.find_spec("rich") is None:
         yield PlainDisplay()
@@ -122,25 +122,26 @@ def _display(*, plain: bool) -> Iterator[DemoDisplay]:
 
 
 def _rows(data: Path) -> str:
-    """What the user sees when repeating the commands."""
+    """Return commands that query the drill's incidents, each with its output."""
     with database(data) as ask:
         table = ask(_QUERY, "PrettyCompactNoEscapes").decode()
     found, now = incidents.fetch(data, everything=True), datetime.now(UTC)
-    said = [(_command("incidents", data, "--all"), incident_text.render(found, now, everything=True))]
-    said += [  # the first in full
+    outputs = [(_command("incidents", data, "--all"), incident_text.render(found, now, everything=True))]
+    outputs += [  # the first in full
         (_command("incidents", data, f"show {one['verdict_id']}"), incident_text.render_one(one, now))
         for one in found[-1:]
     ]
-    said.append((_command("sql", data, f'"{_QUERY}"'), table))
-    return "\n\n".join(f"$ {command}\n{answer}" for command, answer in said)
+    outputs.append((_command("sql", data, f'"{_QUERY}"'), table))
+    return "\n\n".join(f"$ {command}\n{answer}" for command, answer in outputs)
 
 
 def _command(name: str, data: Path, argument: str) -> str:
+    """Return the command line of a tocsin command on the data folder."""
     return f"{_program()} {name} {argument} --data {data}"
 
 
 def _program() -> str:
-    """How this program was called, so that the printed commands work as they are."""
+    """Return how this program was called, so that the printed commands work unchanged."""
     called = Path(sys.argv[0])
     if called.name != "tocsin":
         return f"{sys.executable} -m tocsin"
@@ -148,6 +149,7 @@ def _program() -> str:
 
 
 def _what_next(data: Path, result: DrillResult) -> str:
+    """Return the text that suggests commands to try next."""
     others = [name for name in KINDS if name != result.plan.kind.name]
     return "\n".join(
         (

@@ -1,12 +1,12 @@
-"""Sends a rank's gloo traffic through a relay, without gloo's knowledge.
+"""Routes one rank's gloo traffic through a relay, without gloo noticing.
 
-gloo's ranks tell each other their addresses through the rendezvous store: a length and
-a host name, then a length and a raw sockaddr. Of two ranks the one with the higher
-address connects to the other. So the struck rank's view of the store is bent:
+gloo's ranks tell each other their addresses through the rendezvous store, as a length and a host name, then a length
+and a raw sockaddr. Of two ranks, the one with the higher address connects to the other. So the rank with the injected
+fault sees a changed store:
 
-- what it publishes is an address above all others, so that nobody connects to it,
-- what it reads is an address below all others that leads to the relay, so that it
-  connects to everybody, through the relay.
+- the address that it publishes is replaced by the highest possible one, so that nobody connects to it,
+- the addresses that it reads are replaced by the lowest possible one with the relay's port, so that it connects to all
+  others, through the relay.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _PORT_AT, _HOST_AT, _HOST_END = 2, 4, 8
 
 
 class DetourStore(Store):
-    """A store as the struck rank sees it."""
+    """The rendezvous store as the rank with the injected fault sees it."""
 
     def __init__(self, inner: Store, relay_socket: Path) -> None:
-        """Bend a store.
+        """Wrap a store.
 
         Args:
             inner: the store that all ranks share.
-            relay_socket: the relay's control socket.
+            relay_socket: control socket of the relay.
         """
         super().__init__()
         self._inner = inner
@@ -44,16 +44,16 @@ class DetourStore(Store):
         self._relay_socket = str(relay_socket)
 
     def set(self, key: str, value: str) -> None:
-        """Publish; an address of its own is replaced (gloo gives bytes, whatever torch's stub says)."""
+        """Store a value; the rank's own address is replaced (gloo passes bytes, although torch's stub says str)."""
         if _ADDRESS_KEY in key:
             self._own.add(key)
-            bent = replace_address(cast("bytes", value), _ABOVE_ALL, None)
-            self._inner.set(key, cast("str", bent))
+            replaced = replace_address(cast("bytes", value), _ABOVE_ALL, None)
+            self._inner.set(key, cast("str", replaced))
         else:
             self._inner.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Read; a peer's address is replaced by one that leads through the relay."""
+        """Return a value; a peer's address is replaced by one that leads through the relay."""
         value = self._inner.get(key)
         if _ADDRESS_KEY not in key or key in self._own:
             return value
@@ -61,39 +61,40 @@ class DetourStore(Store):
         return replace_address(value, _BELOW_ALL, port)
 
     def add(self, key: str, amount: int) -> int:
-        """As the shared store."""
+        """Call the shared store's ``add``."""
         return self._inner.add(key, amount)
 
     def check(self, keys: list[str]) -> bool:
-        """As the shared store."""
+        """Call the shared store's ``check``."""
         return self._inner.check(keys)
 
     def wait(self, keys: list[str], *timeout: dt.timedelta) -> None:
-        """As the shared store."""
+        """Call the shared store's ``wait``."""
         self._inner.wait(keys, *timeout)
 
     def delete_key(self, key: str) -> bool:
-        """As the shared store."""
+        """Call the shared store's ``delete_key``."""
         return self._inner.delete_key(key)
 
     def set_timeout(self, timeout: dt.timedelta) -> None:
-        """As the shared store."""
+        """Call the shared store's ``set_timeout``."""
         self._inner.set_timeout(timeout)
 
 
 def _sockaddr_at(blob: bytes) -> int:
+    """Return the offset of the sockaddr in a published address."""
     (name_length,) = _LENGTH.unpack_from(blob, 0)
     return _LENGTH.size + int(name_length) + _LENGTH.size
 
 
 def port_of(blob: bytes) -> int:
-    """The port in a published address."""
+    """Return the port in a published address."""
     at = _sockaddr_at(blob) + _PORT_AT
     return int.from_bytes(blob[at : at + 2], "big")
 
 
 def replace_address(blob: bytes, host: bytes, port: int | None) -> bytes:
-    """The published address with another host, and another port unless it is None."""
+    """Return the published address with another host, and with another port unless it is None."""
     at = _sockaddr_at(blob)
     changed = bytearray(blob)
     changed[at + _HOST_AT : at + _HOST_END] = host

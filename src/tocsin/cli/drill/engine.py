@@ -1,4 +1,4 @@
-"""The engine as the drill sees it: a process, a control socket, a stream of verdicts."""
+"""The drill's engine: its process, its control socket and its stream of verdicts."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tocsin.schemas.errors import EngineError, TocsinError
 
 _START_SECONDS = 30.0
 _LONGEST_SILENCE_SECONDS = 86_400.0
-"""A healthy job gives no verdict for as long as it trains."""
+"""Time-out of the verdict stream; a healthy job gives no verdict for as long as it trains."""
 
 
 class DrillError(TocsinError):
-    """The drill itself could not be carried out (not a wrong verdict)."""
+    """Raised when the drill itself could not be carried out (a wrong verdict is not an error)."""
 
 
 class DrillEngine:
-    """A running ``tocsin serve``."""
+    """A running ``tocsin serve`` process."""
 
     def __init__(self, processes: ProcessGroup, data_folder: Path) -> None:
-        """Start it.
+        """Start the engine.
 
         Args:
-            processes: the drill's group.
-            data_folder: where incidents go.
+            processes: process group of the drill.
+            data_folder: folder that incidents are written to.
         """
         self.data_folder = data_folder
         self.listen = processes.folder / "e.sock"
@@ -56,10 +56,10 @@ class DrillEngine:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait until it answers a ping.
+        """Wait until the engine answers a ping.
 
         Raises:
-            DrillError: it ended, or stays mute.
+            DrillError: it ended, or does not answer in time.
         """
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
@@ -74,29 +74,29 @@ class DrillEngine:
         raise DrillError(f"the engine did not answer within {_START_SECONDS:.0f} s: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of the engine's log."""
+        """Return the end of the engine's log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return text[-800:].strip() or "it said nothing"
 
     def rank_status(self, job_id: str) -> dict[int, Mapping[str, Any]]:
-        """What the engine knows of each rank: host, step, steps_per_second, last_seen_seconds.
+        """Return the engine's state of each rank: host, step, steps_per_second, last_seen_seconds.
 
         Raises:
-            EngineError: it does not answer.
+            EngineError: the engine does not answer.
         """
         ranks: Mapping[str, Mapping[str, Any]] = self.client.call("status", job_id=job_id).get("ranks", {})
-        return {int(rank): told for rank, told in ranks.items()}
+        return {int(rank): facts for rank, facts in ranks.items()}
 
 
 class VerdictEar:
-    """Hears every verdict line that the engine says, with the time of its arrival."""
+    """Receives every verdict line of the engine and stores it with its arrival time."""
 
     def __init__(self, control: Path, on_line: Callable[[Heard], None]) -> None:
-        """Begin to listen in a thread, which ends with the engine.
+        """Begin to receive in a thread, which ends with the engine.
 
         Args:
             control: the engine's control socket.
-            on_line: called for each line, in the thread.
+            on_line: called for each line, in that thread.
         """
         self._heard: list[Heard] = []
         self._on_line = on_line
@@ -104,10 +104,11 @@ class VerdictEar:
         threading.Thread(target=self._listen, name="verdicts", daemon=True).start()
 
     def of_job(self, job_id: str) -> list[Heard]:
-        """All lines of a job so far, in order of arrival."""
+        """Return all lines of a job so far, in order of arrival."""
         return [item for item in list(self._heard) if item.line["job_id"] == job_id]
 
     def _listen(self) -> None:
+        """Receive verdict lines until the engine ends."""
         with contextlib.suppress(EngineError):  # it was ended while we listened
             for message in self._client.stream("verdicts", after=0):
                 if "verdict" in message:

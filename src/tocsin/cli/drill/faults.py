@@ -1,4 +1,4 @@
-"""The kinds of faults: how each strikes, which verdict is right, a sentence for humans."""
+"""The kinds of drill: how each fault is injected, which verdict is right, and a sentence that describes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tocsin.cli.drill.orders import OrderKind
 
 
 class Target(StrEnum):
-    """Who is struck."""
+    """What the fault is injected into."""
 
     RANK = "rank"
     ALL_RANKS = "all_ranks"
@@ -30,14 +30,14 @@ class Outside(StrEnum):
 
 
 class ExpectedVerdict(StrEnum):
-    """What a right answer is."""
+    """Which verdict is right."""
 
     ACCUSE = "accuse"
-    """The struck rank's host, and nobody else."""
+    """A verdict that accuses the host of the rank with the fault, and nobody else."""
     EXPLAIN = "explain"
     """A verdict without suspects that names the cause; any accusation is wrong."""
     NO_ACCUSATION = "no_accusation"
-    """Verdicts without suspects may come; any accusation is wrong."""
+    """Verdicts without suspects are allowed but not required; any accusation is wrong."""
     SILENCE = "silence"
     """No verdict at all."""
 
@@ -47,16 +47,16 @@ class DrillKind:
     """One kind of drill.
 
     Attributes:
-        name: the word behind ``--kind``.
-        sentence: what happens, for the display; ``{rank}`` and ``{magnitude}`` are filled in.
-        target: who is struck.
-        wanted: what a right answer is.
-        faults: fault words that are right.
-        causes: cause words that are right.
-        orders: what the struck ranks do to themselves (one is chosen by the seed).
-        outside: what the drill does to them, None = nothing.
-        magnitude: least and greatest; the seed chooses.
-        ends_job: the job cannot reach its normal end afterwards.
+        name: value of ``--kind``.
+        sentence: description for the display; ``{rank}`` and ``{magnitude}`` are filled in.
+        target: what the fault is injected into.
+        wanted: which verdict is right.
+        faults: fault names that are right in the verdict.
+        causes: cause names that are right in the verdict.
+        orders: faults that the affected ranks inject into themselves (the seed chooses one).
+        outside: what the drill does to them from outside, None: nothing.
+        magnitude: smallest and greatest strength; the seed chooses a value between.
+        ends_job: whether the job cannot reach its normal end afterwards.
     """
 
     name: str
@@ -78,6 +78,7 @@ def _accuse(
     how: Outside | tuple[OrderKind, ...],
     magnitude: tuple[float, float] = (0.0, 0.0),
 ) -> DrillKind:
+    """Return a kind whose right verdict accuses the rank's host with one fault and one cause."""
     fault, cause = right
     return DrillKind(
         name=name,
@@ -173,4 +174,4 @@ KINDS: Mapping[str, DrillKind] = MappingProxyType(
         )
     }
 )
-"""Kind name -> kind. Order is the order of ``--all``."""
+"""Kind by name, in the order in which ``--all`` runs them."""

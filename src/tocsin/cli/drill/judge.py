@@ -1,4 +1,4 @@
-"""Right or wrong: compares all verdict lines of a drill with what its kind wants. Pure."""
+"""Compares the verdict lines of a drill with what its kind expects. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Heard:
     """A verdict line as the drill received it.
 
     Attributes:
-        at_ns: wall clock of its arrival.
-        line: the line.
+        at_ns: wall-clock time of its arrival, in nanoseconds.
+        line: the verdict line.
         summary: the engine's sentence for humans.
     """
 
@@ -30,14 +30,13 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a drill ended.
+    """Result of a drill.
 
     Attributes:
-        right: whether the engine was right.
-        why: one sentence: what was wrong, or what was right.
-        seconds: onset to the first right line, None where none came or none is wanted.
-        verdict: the line that answers the drill (the last update of the first one that
-            counts), None where none came.
+        right: whether the engine's verdict was right.
+        why: one sentence that says what was wrong, or what was right.
+        seconds: time from the onset to the first right line, None: none came or none is expected.
+        verdict: the line that decided (the last update of the first verdict that counts), None: none came.
     """
 
     right: bool
@@ -47,57 +46,60 @@ class Answer:
 
 
 def host_name(rank: int) -> str:
-    """The host that a rank poses on."""
+    """Return the name of the simulated host of a rank."""
     return f"n{rank}"
 
 
 def is_live(line: VerdictLine) -> bool:
-    """Whether a line stands for something (a cancelled one is taken back)."""
+    """Return whether a verdict line is in force, that is, not cancelled."""
     return str(line["state"]) != "cancelled"
 
 
 def accused(line: VerdictLine) -> frozenset[str]:
-    """Names that a line accuses; ``degraded`` and cancelled lines accuse nobody."""
+    """Return the names of the suspects that a line accuses; ``degraded`` and cancelled lines accuse nobody."""
     if not is_live(line) or line["fault"] == "degraded":
         return frozenset()
     return frozenset(str(suspect["name"]) for suspect in line["suspects"])
 
 
 def judge(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
-    """Judge a drill over every line that was seen.
+    """Judge a drill from every verdict line that arrived.
 
-    Strict on purpose: an accusation of somebody else is wrong even where a later line
-    takes it back, for somebody may have acted on it.
+    It is strict on purpose: an accusation of an innocent host is wrong even if a later line cancels it, because
+    somebody may have acted on it.
 
     Args:
-        plan: what was done.
-        onset_ns: when the fault struck.
+        plan: the drill's plan.
+        onset_ns: when the fault was injected.
         heard: all lines of this job, in order of arrival.
 
     Returns:
-        The answer.
+        Whether the engine was right, and why.
     """
     if plan.kind.wanted is ExpectedVerdict.SILENCE:
         live = [item for item in heard if is_live(item.line)]
         if live:
             return Answer(False, f"a verdict on a healthy job: {describe(live[0].line)}", verdict=live[0].line)
         return Answer(True, "no verdict, as it should be")
-    innocent = _first_false_accusation(plan, onset_ns, heard)
-    if innocent is not None:
-        return innocent
+    false_accusation = _first_false_accusation(plan, onset_ns, heard)
+    if false_accusation is not None:
+        return false_accusation
     if plan.kind.wanted is ExpectedVerdict.NO_ACCUSATION:
         return Answer(True, "nobody accused, as it should be", verdict=heard[0].line if heard else None)
     return _judge_wanted(plan, onset_ns, heard)
 
 
 def ever_wrong(plan: DrillPlan, heard: Sequence[Heard]) -> frozenset[str]:
-    """Names that any line ever accused wrongly, taken back or not."""
+    """Return all names that any line accused wrongly, even if it was cancelled later."""
     guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is ExpectedVerdict.ACCUSE else frozenset[str]()
     return frozenset(name for item in heard for name in accused(item.line) - guilty)
 
 
 def _first_false_accusation(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Answer | None:
-    """An accusation of anybody but the struck, or of the struck before the onset."""
+    """Return the answer for the first false accusation, None: there is none.
+
+    False is an accusation of another host than the one with the fault, or of that host before the onset.
+    """
     guilty = frozenset({host_name(plan.rank)}) if plan.kind.wanted is ExpectedVerdict.ACCUSE else frozenset[str]()
     for item in heard:
         others = accused(item.line) - guilty
@@ -109,7 +111,10 @@ def _first_false_accusation(plan: DrillPlan, onset_ns: int, heard: Sequence[Hear
 
 
 def _judge_wanted(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Answer:
-    """A verdict must have come; its last line must name the right fault and cause."""
+    """Judge a drill that expects a verdict.
+
+    One must have come after the onset, and its last line must name the right fault and cause.
+    """
     wants_suspect = plan.kind.wanted is ExpectedVerdict.ACCUSE
     after = [item for item in heard if item.at_ns >= onset_ns and is_live(item.line)]
     hits = [item for item in after if bool(accused(item.line)) is wants_suspect]
@@ -128,7 +133,7 @@ def _judge_wanted(plan: DrillPlan, onset_ns: int, heard: Sequence[Heard]) -> Ans
 
 
 def _word_problem(plan: DrillPlan, line: VerdictLine) -> str:
-    """What is wrong with a verdict's words; "" where they are right."""
+    """Return what is wrong with a verdict's fault or cause, "": both are right."""
     if not is_live(line):
         return f"taken back: {describe(line)}"
     if line["fault"] not in plan.kind.faults:
@@ -139,6 +144,6 @@ def _word_problem(plan: DrillPlan, line: VerdictLine) -> str:
 
 
 def describe(line: VerdictLine) -> str:
-    """A verdict in half a line."""
+    """Return a short description of a verdict."""
     names = ", ".join(str(suspect["name"]) for suspect in line["suspects"]) or "nobody"
     return f"{line['fault']}, {line['cause']}, {names} ({line['reason']}, {line['state']})"

@@ -1,4 +1,4 @@
-"""Starts a drill's job: ranks from a forkserver, an agent for each, a supervisor for all."""
+"""Starts a drill's job: ranks from a forkserver, an agent for each rank, and a thread that reports exits."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ CLUSTER = "drill"
 _AGENT_START_SECONDS = 30.0
 _STDERR_BYTES = 4096
 _SLOW_FIRST_STEP_SECONDS = 5.0
-"""In a long healthy job, as a compilation would take it."""
+"""Duration of the first step of a long healthy job, as if the model were being compiled."""
 
 
 def warm_up(processes: ProcessGroup) -> ForkServerContext:
-    """Start the forkserver, which imports torch while this process does something else.
+    """Start the forkserver, which imports torch in the background.
 
     Args:
-        processes: the group that the forkserver, and so each rank, joins.
+        processes: process group that the forkserver and its ranks join.
 
     Returns:
-        The context that makes ranks.
+        The multiprocessing context that creates ranks.
     """
     os.environ[GROUP_VARIABLE] = str(processes.group)
     os.environ["TMPDIR"] = str(processes.folder)  # torch's temporary files go when the work folder goes
@@ -51,15 +51,15 @@ def warm_up(processes: ProcessGroup) -> ForkServerContext:
 
 
 class DrillJob:
-    """A running job: ranks, their agents, the page shared with them."""
+    """A running job: its ranks, their agents and the shared page."""
 
     def __init__(self, plan: DrillPlan, job_id: str, processes: ProcessGroup) -> None:
-        """Lay out the job's folder; ``start`` starts it.
+        """Create the job's folder; ``start`` starts the job.
 
         Args:
-            plan: the drill.
-            job_id: the job's name.
-            processes: the drill's group.
+            plan: the drill's plan.
+            job_id: name of the job.
+            processes: process group of the drill.
         """
         self.plan, self.job_id = plan, job_id
         self._processes = processes
@@ -76,10 +76,10 @@ class DrillJob:
         self._relay: list[subprocess.Popen[bytes]] = []
 
     def start(self, context: ForkServerContext, engine: DrillEngine) -> None:
-        """Start ranks and agents; the ranks begin when every agent listens.
+        """Start ranks and agents; the ranks begin to train once every agent listens.
 
         Raises:
-            DrillError: an agent does not come up.
+            DrillError: an agent or the relay does not start.
         """
         if self._relay_socket is not None:
             self._start_relay(self._relay_socket)
@@ -94,27 +94,27 @@ class DrillJob:
         self.board.open_gate()
 
     def pid(self, rank: int) -> int:
-        """The process of a rank."""
+        """Return the process ID of a rank."""
         pid = self._ranks[rank].pid
         if pid is None:
             raise DrillError(f"rank {rank} was not started")
         return pid
 
     def agent_pid(self, rank: int) -> int:
-        """The process of a rank's agent."""
+        """Return the process ID of a rank's agent."""
         return self._agents[rank].pid
 
     def ended(self) -> bool:
-        """Whether all ranks are gone."""
+        """Return whether all ranks have ended."""
         return len(self.exits) == len(self._ranks)
 
     def stderr_of(self, rank: int) -> str:
-        """What a rank wrote so far."""
+        """Return what a rank has written to stderr so far."""
         path = self.folder / f"err{rank}"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def stop(self) -> None:
-        """End what is left of it, agents first: the end of a drill is no news for the engine."""
+        """End all processes of the job, agents first, so that the engine does not see the ranks' end as a fault."""
         self._reports_exits = False
         self._processes.end(children=self._agents)
         for process in self._ranks:
@@ -126,6 +126,7 @@ class DrillJob:
         self.board.close()
 
     def _config(self, rank: int) -> RankConfig:
+        """Return the configuration of a rank."""
         return RankConfig(
             rank=rank,
             world_size=self.plan.rank_count,
@@ -144,7 +145,7 @@ class DrillJob:
         )
 
     def delay_traffic(self, seconds: float) -> None:
-        """Let the struck rank's traffic take longer from now on.
+        """Delay the traffic of the rank with the fault by ``seconds`` from now on.
 
         Raises:
             DrillError: the job was started without a relay.
@@ -154,6 +155,7 @@ class DrillJob:
         relay.ask(str(self._relay_socket), f"delay {seconds}")
 
     def _start_relay(self, path: Path) -> None:
+        """Start the relay and wait until its socket exists."""
         self._relay = [self._processes.start([sys.executable, relay.__file__, str(path)], self.folder / "relay.log")]
         deadline = time.monotonic() + _AGENT_START_SECONDS
         while not path.exists():
@@ -162,9 +164,11 @@ class DrillJob:
             time.sleep(0.02)
 
     def _agent_socket(self, rank: int) -> Path:
+        """Return the path of the socket of a rank's agent."""
         return self.folder / f"a{rank}"
 
     def _start_agent(self, rank: int, engine: DrillEngine) -> subprocess.Popen[bytes]:
+        """Start the agent of a rank and return its process."""
         command = [
             *(sys.executable, "-m", "tocsin", "agent"),
             *("--engine", f"unix:{engine.listen}"),
@@ -179,6 +183,7 @@ class DrillJob:
         return self._processes.start(command, self.folder / f"agent{rank}.log")
 
     def _wait_for_agents(self) -> None:
+        """Wait until every agent's socket exists; raise DrillError if one does not start."""
         deadline = time.monotonic() + _AGENT_START_SECONDS
         for rank, agent in enumerate(self._agents):
             while not self._agent_socket(rank).exists():
@@ -188,13 +193,14 @@ class DrillJob:
                 time.sleep(0.02)
 
     def _supervise(self) -> None:
-        """What ``tocsin exec`` does for one process, for all ranks: tell each agent of the end."""
+        """Wait for the ranks to end and report each exit to its agent, as ``tocsin exec`` does for one process."""
         waiting = {process.sentinel: rank for rank, process in enumerate(self._ranks)}
         while waiting:
             for ready in connection.wait(list(waiting)):
                 self._report_exit(waiting.pop(cast("int", ready)))
 
     def _report_exit(self, rank: int) -> None:
+        """Report the exit of a rank to its agent, and store it."""
         at_ns = time.time_ns()
         process = self._ranks[rank]
         process.join()

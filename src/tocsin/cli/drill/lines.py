@@ -1,4 +1,4 @@
-"""What happens in a drill, a line at a time: for logs, pipes and CI."""
+"""Shows the events of a drill as plain lines: for logs, pipes and CI."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tocsin.cli.drill.launcher import DrillJob
 from tocsin.schemas.printable import plain
 
 Rates = Mapping[int, Mapping[str, Any]]
-"""Rank -> what the engine knows of it."""
+"""Rank -> the engine's state of it, with its step rate."""
 
 
 class PlainLines:
-    """Prints each event with the seconds since the start."""
+    """Observer of a drill that prints each event with the seconds since the start."""
 
     def __init__(self) -> None:
-        """Note the time."""
+        """Store the start time."""
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -26,29 +26,29 @@ class PlainLines:
         print(f"{time.monotonic() - self._began:7.1f} s  {plain(text)}", flush=True)
 
     def started(self, job: DrillJob) -> None:
-        """The ranks train."""
+        """Print that the ranks train."""
         self.say(f"job {job.job_id}: {job.plan.rank_count} ranks train")
 
     def struck(self, job: DrillJob, onset_ns: int) -> None:
-        """The fault struck."""
+        """Print that the fault was injected."""
         self.say(strike_text(job, onset_ns))
 
     def heard(self, item: Heard) -> None:
-        """A verdict line came."""
+        """Print a verdict that arrived."""
         self.say(f"job {item.line['job_id']}: {item.summary or describe(item.line)}")
 
     def tick(self, job: DrillJob) -> None:
-        """Nothing to draw."""
+        """Do nothing: plain lines are not redrawn."""
 
 
 def strike_text(job: DrillJob, onset_ns: int) -> str:
-    """When the fault struck, and what it was."""
+    """Return a text that says which fault was injected, and when."""
     at = time.strftime("%H:%M:%S UTC", time.gmtime(onset_ns / 1e9))
     return f"job {job.job_id}: {job.plan.sentence()} ({at}, step {job.board.step(job.plan.rank)})"
 
 
 def verdict_texts(item: Heard) -> list[str]:
-    """A verdict in full: who, why with the evidence, what to do. An update in one line."""
+    """Return the lines that show a verdict: suspects, evidence and proposed action; an update takes one line."""
     line = item.line
     if line["update"] > 0:
         return [f"update: {item.summary or describe(line)} [{line['state']}; proposed: {line['action']}]"]
@@ -59,18 +59,18 @@ def verdict_texts(item: Heard) -> list[str]:
 
 
 def evidence_text(evidence: VerdictLine) -> str:
-    """One reason in one line."""
+    """Return one item of evidence as one line."""
     text = str(evidence.get("text", ""))
     return text or f"{evidence['detector']}: {evidence['metric']}, score {evidence['score']:.1f}"
 
 
 def rates_text(rates: Rates) -> str:
-    """The step rate of each rank in one line."""
-    told = [f"{rank}: {rate_of(facts)}" for rank, facts in sorted(rates.items())]
-    return "steps/s by rank  " + "  ".join(told)
+    """Return the step rate of each rank as one line."""
+    texts = [f"{rank}: {rate_of(facts)}" for rank, facts in sorted(rates.items())]
+    return "steps/s by rank  " + "  ".join(texts)
 
 
 def rate_of(facts: Mapping[str, Any]) -> str:
-    """A rank's steps per second, ``-`` where the engine does not know."""
+    """Return a rank's steps per second as text, "-" if the engine does not know it."""
     rate = facts.get("steps_per_second")
     return "-" if rate is None else f"{float(rate):.1f}"

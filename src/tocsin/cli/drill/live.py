@@ -25,19 +25,19 @@ _BAR_WIDTH = 24
 
 
 class LiveDisplay:
-    """A table of ranks above the last events."""
+    """Display of the demo: a table of the ranks above the last events."""
 
     def __init__(self) -> None:
-        """Draw nothing yet."""
+        """Create the display; nothing is drawn yet."""
         self._began = time.monotonic()
         self._rates: Rates = {}
-        self._struck: int | None = None
+        self._faulty_rank: int | None = None
         self._accused: frozenset[str] = frozenset()
         self._events: deque[Text] = deque(maxlen=_LINES_SHOWN)
         self._live = Live(console=Console(file=unguarded(sys.stdout)), refresh_per_second=4, get_renderable=self._draw)
 
     def __enter__(self) -> Self:
-        """Take the terminal."""
+        """Start drawing on the terminal."""
         self._live.__enter__()
         return self
 
@@ -47,7 +47,7 @@ class LiveDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the last picture on the terminal."""
+        """Stop drawing; the last picture stays on the terminal."""
         self._live.__exit__(kind, error, trace)
 
     def say(self, text: str, style: str = "") -> None:
@@ -55,31 +55,33 @@ class LiveDisplay:
         self._events.append(Text(f"{time.monotonic() - self._began:5.1f} s  {plain(text)}", style=style))
 
     def started(self, job: DrillJob) -> None:
-        """The ranks train."""
+        """Show that the ranks train."""
         self.say(f"{job.plan.rank_count} ranks train; the fault will strike in some seconds")
 
     def struck(self, job: DrillJob, onset_ns: int) -> None:
-        """The fault struck."""
-        self._struck = job.plan.rank
+        """Show that the fault was injected, and mark the rank."""
+        self._faulty_rank = job.plan.rank
         self.say(strike_text(job, onset_ns), "bold yellow")
 
     def heard(self, item: Heard) -> None:
-        """A verdict line came."""
+        """Show a verdict that arrived, and mark the accused hosts."""
         self._accused |= accused(item.line)
         for text in verdict_texts(item):
             self.say(text, "bold red" if text.startswith("VERDICT") else "")
 
     def tick(self, job: DrillJob) -> None:
-        """The display draws itself."""
+        """Do nothing: the display redraws itself."""
 
     def rates(self, rates: Rates) -> None:
         """Show these step rates."""
         self._rates = rates
 
     def _draw(self) -> RenderableType:
+        """Return the picture to draw."""
         return Group(Panel(self._table(), title="tocsin drill", expand=False), *self._events)
 
     def _table(self) -> Table:
+        """Return the table of the ranks with step, step rate and marks."""
         table = Table(box=None, padding=(0, 1))
         for column in ("rank", "host", "step", "steps/s", "", ""):
             table.add_column(column, justify="right" if column in {"rank", "step", "steps/s"} else "left")
@@ -87,7 +89,7 @@ class LiveDisplay:
         for rank, facts in sorted(self._rates.items()):
             share = float(facts.get("steps_per_second") or 0.0) / max(fastest, 5.0)
             marks = Text()
-            if rank == self._struck:
+            if rank == self._faulty_rank:
                 marks.append("struck ", "yellow")
             if host_name(rank) in self._accused:
                 marks.append("named by tocsin", "bold red")

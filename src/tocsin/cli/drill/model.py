@@ -1,9 +1,8 @@
-"""A transformer small enough for eight ranks on two cores, split as large ones are.
+"""A transformer small enough for eight ranks on two cores, split like large ones.
 
-Attention heads and the inner layer of each block are split over the tensor-parallel
-group (an all_reduce of activations per half block, forward and backward), the batch
-over the data-parallel group. Most of a step's time is sleep: it stands for the
-accelerator, for which the host's process waits.
+Attention heads and the inner layer of each block are split over the tensor-parallel group. This costs an all_reduce of
+activations per half block, forward and backward. The batch is split over the data-parallel group. Most of a step's
+time is sleep: it simulates the accelerator, for which the host's process waits.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Numbers of the model; the defaults cost a rank a few milliseconds of CPU a step.
+    """Sizes of the model; with the defaults a step costs a rank a few milliseconds of CPU time.
 
     Attributes:
-        vocabulary: distinct tokens.
-        width: embedding width.
-        heads: attention heads, a multiple of the tensor-parallel size.
-        blocks: transformer blocks.
+        vocabulary: number of distinct tokens.
+        width: width of the embedding.
+        heads: number of attention heads, a multiple of the tensor-parallel size.
+        blocks: number of transformer blocks.
         sequence: tokens in a sample.
-        batch: samples of a rank in a step.
+        batch: samples per rank and step.
     """
 
     vocabulary: int = 64
@@ -41,7 +40,7 @@ class ModelSize:
 
 
 class _SumForward(torch.autograd.Function):
-    """Sum partial activations over the group; the gradient passes as it is."""
+    """Sums partial activations over the group in the forward pass; the gradient passes unchanged."""
 
     @staticmethod
     def forward(_ctx: Any, partial: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -55,7 +54,7 @@ class _SumForward(torch.autograd.Function):
 
 
 class _SumBackward(torch.autograd.Function):
-    """Pass activations as they are; sum their gradients over the group."""
+    """Passes activations unchanged in the forward pass; sums their gradients over the group in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, activation: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -70,15 +69,15 @@ class _SumBackward(torch.autograd.Function):
 
 
 class MlpBlock(nn.Module):
-    """Half of the heads, half of the inner layer (for a tensor-parallel pair)."""
+    """One rank's part of a transformer block: its share of the attention heads and of the inner layer."""
 
     def __init__(self, size: ModelSize, group: dist.ProcessGroup, parts: int) -> None:
-        """Make the part of one rank.
+        """Create the part of one rank.
 
         Args:
-            size: numbers of the whole model.
+            size: sizes of the whole model.
             group: the tensor-parallel group.
-            parts: its size.
+            parts: number of ranks in the group.
         """
         super().__init__()
         self._group = group
@@ -91,12 +90,13 @@ class MlpBlock(nn.Module):
         self.down = nn.Linear(4 * inner, size.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attention, then the inner layers, each summed over the group."""
+        """Return the block's output: attention, then the inner layers, each summed over the group."""
         x = x + self._sum(self._attention(self._copy(self.norm1(x))))
         inner = functional.gelu(self.up(self._copy(self.norm2(x))))
         return x + self._sum(self.down(inner))
 
     def _attention(self, x: Tensor) -> Tensor:
+        """Return this rank's part of the attention's output."""
         batch, tokens, _ = x.shape
         parts = self.qkv(x).view(batch, tokens, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
@@ -104,24 +104,26 @@ class MlpBlock(nn.Module):
         return joined
 
     def _sum(self, x: Tensor) -> Tensor:
+        """Return the sum over the group; its gradient passes unchanged."""
         total: Tensor = _SumForward.apply(x, self._group)  # type: ignore[no-untyped-call]
         return total
 
     def _copy(self, x: Tensor) -> Tensor:
+        """Return the tensor unchanged; its gradient is summed over the group."""
         same: Tensor = _SumBackward.apply(x, self._group)  # type: ignore[no-untyped-call]
         return same
 
 
 class TinyTransformer(nn.Module):
-    """Embedding, blocks, head; returns the loss."""
+    """Embedding, blocks and output layer of one rank; calling it returns the loss."""
 
     def __init__(self, size: ModelSize, group: dist.ProcessGroup, parts: int) -> None:
-        """Make the part of one rank.
+        """Create the part of one rank.
 
         Args:
-            size: numbers of the whole model.
+            size: sizes of the whole model.
             group: the tensor-parallel group.
-            parts: its size.
+            parts: number of ranks in the group.
         """
         super().__init__()
         self.embed = nn.Embedding(size.vocabulary, size.width)
@@ -129,7 +131,7 @@ class TinyTransformer(nn.Module):
         self.head = nn.Linear(size.width, size.vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Loss of predicting each next token."""
+        """Return the cross-entropy loss of predicting each next token."""
         x = self.embed(tokens[:, :-1])
         for block in self.blocks:
             x = block(x)
@@ -137,25 +139,25 @@ class TinyTransformer(nn.Module):
 
 
 class TokenLoader:
-    """Batches of made-up text, read when asked for, like a DataLoader without workers.
+    """Batches of artificial text, produced on demand like a DataLoader without workers.
 
-    A batch is the same on all ranks of a tensor-parallel group, as it must be.
+    All ranks of a tensor-parallel group get the same batches, as they must.
     """
 
     def __init__(self, size: ModelSize, seed: int, read_seconds: Callable[[], float]) -> None:
-        """Seed it.
+        """Seed the generator.
 
         Args:
-            size: numbers of the model.
-            seed: which data.
-            read_seconds: how long the storage takes for the next batch.
+            size: sizes of the model.
+            seed: seed of the data.
+            read_seconds: function that returns how long reading the next batch takes.
         """
         self._size = size
         self._random = torch.Generator().manual_seed(seed)
         self._read_seconds = read_seconds
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Read on for ever."""
+        """Yield batches endlessly, each of shape (batch, sequence + 1)."""
         size = self._size
         while True:
             time.sleep(self._read_seconds())

@@ -1,4 +1,4 @@
-"""Numbers of the faults that a rank brings upon itself (a rank reads them on the board)."""
+"""Numbers of the faults that a rank injects into itself (it reads them from the shared page)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from enum import IntEnum
 
 
 class OrderKind(IntEnum):
-    """What a rank does from the step on in which it reads the order."""
+    """What a rank does from the step in which it reads the order."""
 
     NOTHING = 0
     SLOW_COMPUTE = 1
-    """Compute takes magnitude times as long: more matrix products in forward and backward."""
+    """Compute takes ``magnitude`` times as long, through more matrix products in forward and backward."""
     SLOW_LOADER = 2
-    """Each batch takes magnitude seconds longer."""
+    """Each batch takes ``magnitude`` seconds longer."""
     SKIP_REDUCE = 3
-    """Once: leaves out the all_reduce of the gradients and goes on."""
+    """Once: the rank skips the all_reduce of the gradients and continues."""
     BROADCAST = 4
-    """Once: enters a broadcast where its peers all_reduce the gradients."""
+    """Once: the rank enters a broadcast while its peers all_reduce the gradients."""
     NAN_LOSS = 5
-    """Once: a bad batch makes the loss NaN, and through it the gradients."""
+    """Once: the loss becomes NaN, as from a bad batch, and so do the gradients."""
     NAN_GRADIENT = 6
-    """Once: the gradients become NaN after a loss that was a number."""
+    """Once: the gradients become NaN although the loss is a number."""
     EXCEPTION = 7
-    """Once: a check of the program's own fails."""
+    """Once: a check in the training program fails with an exception."""

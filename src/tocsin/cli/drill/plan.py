@@ -1,4 +1,4 @@
-"""What a seed decides: who is struck, when, how hard, and with which variant."""
+"""Derives a drill from its seed: which rank gets the fault, when, how strong, and in which variant."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.rank_config import Pause
 
 _ONSET_STEPS = (45, 75)
-"""First and last step in which a fault may strike: some ten seconds of healthy training before."""
+"""First and last step at which a fault may be injected, after some ten seconds of healthy training."""
 _CHECKPOINT_EVERY_SECONDS = (75.0, 150.0)
 _CHECKPOINT_SECONDS = (5.0, 20.0)
 _EVALUATION_SECONDS = (6.0, 15.0)
 _STEP_SECONDS = 0.19
-"""A healthy step on two idle cores; only to space the pauses of a long job."""
+"""Duration of a healthy step on two idle cores; used only to place the pauses of a long job."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrillPlan:
-    """One drill, decided before it begins.
+    """The plan of one drill, fixed before it begins.
 
     Attributes:
-        kind: the fault.
-        seed: of everything.
-        rank_count: ranks of the job.
-        rank: who is struck (also who would be, where nobody is).
-        onset_step: the step in which the fault strikes.
-        magnitude: how hard, in the kind's own unit.
-        order: what the struck ranks do to themselves.
-        pauses: announced phases.
-        healthy_seconds: how long a drill without a fault trains, 0 = as long as the others.
+        kind: the kind of drill.
+        seed: seed of all random choices.
+        rank_count: number of ranks of the job.
+        rank: rank that gets the fault (chosen also if the kind has none).
+        onset_step: step at which the fault is injected.
+        magnitude: strength of the fault, in the kind's own unit.
+        order: the fault that affected ranks inject into themselves.
+        pauses: announced phases between steps.
+        healthy_seconds: how long a drill without a fault trains, 0: as long as the others.
     """
 
     kind: DrillKind
@@ -46,18 +46,18 @@ class DrillPlan:
     healthy_seconds: float = 0.0
 
     def sentence(self) -> str:
-        """What happens, for humans."""
+        """Return a sentence for humans that says what happens."""
         return self.kind.sentence.format(rank=self.rank, magnitude=self.magnitude)
 
 
 def make_plan(kind: DrillKind, seed: int, rank_count: int, healthy_seconds: float = 0.0) -> DrillPlan:
-    """Decide a drill.
+    """Derive a plan from kind and seed.
 
     Args:
-        kind: the fault.
-        seed: same seed, same plan.
-        rank_count: ranks of the job.
-        healthy_seconds: for a drill without a fault: train so long, with checkpoints and evaluations.
+        kind: the kind of drill.
+        seed: the same seed gives the same plan.
+        rank_count: number of ranks of the job.
+        healthy_seconds: for a drill without a fault: how long to train, with checkpoints and evaluations.
 
     Returns:
         The plan.
@@ -77,7 +77,7 @@ def make_plan(kind: DrillKind, seed: int, rank_count: int, healthy_seconds: floa
 
 
 def _pauses(chance: random.Random, healthy_seconds: float) -> tuple[Pause, ...]:
-    """Checkpoints all along, every third pause an evaluation."""
+    """Return the announced pauses of a long job: checkpoints, and every third pause an evaluation."""
     pauses: list[Pause] = []
     at_seconds = 0.0
     step = 0

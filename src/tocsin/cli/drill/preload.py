@@ -1,8 +1,7 @@
-"""What the forkserver imports once, so that a rank is there in milliseconds.
+"""What the forkserver imports once, so that a rank starts in milliseconds.
 
-Joining the drill's process group here, before anything else, means that every rank is
-born in it: the drill (or its watchdog) ends them all with one signal, and no moment
-exists in which a rank could escape.
+The forkserver joins the drill's process group here, before anything else, so that every rank is born in the group:
+the drill (or its watchdog) ends all ranks with one signal, and no rank can escape it.
 """
 
 from __future__ import annotations

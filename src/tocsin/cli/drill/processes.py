@@ -1,4 +1,4 @@
-"""The drill's processes: born in one process group, ended together, whatever happens."""
+"""The drill's processes, which are started in one process group and are always ended together."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ _END_SECONDS = 5.0
 
 
 class ProcessGroup:
-    """All processes of a drill, and the folder in which they work.
+    """All processes of a drill, and its work folder.
 
-    A watchdog leads the group. It ends the others and removes the folder if this
-    process dies without doing it, by kill -9 for example.
+    A watchdog process leads the group. It kills the others and removes the folder if this process dies without doing
+    so,
+    for example by SIGKILL.
     """
 
     def __init__(self, *, keep_folder: bool) -> None:
-        """Make the folder and start the watchdog.
+        """Create the folder and start the watchdog.
 
         Args:
-            keep_folder: leave the folder behind at the end.
+            keep_folder: whether the folder is kept at the end.
         """
         # Short: a unix socket's path has at most 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="tocsin-"))
@@ -59,7 +60,7 @@ class ProcessGroup:
 
         Args:
             command: program and arguments.
-            log: where its output goes.
+            log: file that its output is appended to.
 
         Returns:
             The process.
@@ -76,7 +77,7 @@ class ProcessGroup:
         return child
 
     def end(self, *, pids: Sequence[int] = (), children: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-        """End some members now: SIGKILL, for a stopped process hears no other."""
+        """Kill some members now, with SIGKILL, because a stopped process receives no other signal."""
         for pid in pids:
             kill_quietly(pid)
         for child in children:
@@ -85,11 +86,11 @@ class ProcessGroup:
             self._children.remove(child)
 
     def members(self) -> list[int]:
-        """All running processes of the drill except this one."""
+        """Return the process IDs of all running processes of the drill except this one."""
         return running_members(self.group)
 
     def close(self) -> None:
-        """End all, and remove the folder. Idempotent."""
+        """Kill all processes and remove the folder; may be called repeatedly."""
         if self._pipe < 0:
             return
         with contextlib.suppress(ProcessLookupError):  # the watchdog died before us, and with it the group
@@ -103,7 +104,7 @@ class ProcessGroup:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _wait_for_grandchildren(self) -> None:
-        """Ranks are children of the forkserver: wait until none of them runs any more."""
+        """Wait until no rank runs any more; ranks are children of the forkserver, not of this process."""
         deadline = time.monotonic() + _END_SECONDS
         while time.monotonic() < deadline:
             running = running_members(self.group)
@@ -115,7 +116,7 @@ class ProcessGroup:
 
 
 def running_members(group: int) -> list[int]:
-    """Processes of a group, stopped ones too; without those that wait to be reaped."""
+    """Return the process IDs of a group, including stopped processes but not zombies."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -128,7 +129,7 @@ def running_members(group: int) -> list[int]:
 
 
 def kill_quietly(pid: int) -> None:
-    """SIGKILL to a process that may be gone already."""
+    """Send SIGKILL to a process, which may have ended already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -136,7 +137,7 @@ def kill_quietly(pid: int) -> None:
 
 
 def signal_quietly(pid: int, number: signal.Signals) -> bool:
-    """Send a signal; False where the process is gone."""
+    """Send a signal to a process; return False if it has ended already."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""One rank's first and last instructions (no torch in here).
+"""Start and end of one rank's process (without torch).
 
-The forkserver forks a process per rank; ``main`` turns it into what a launcher such as
-torchrun would have started: its own stderr, its environment, its place in the job.
+The forkserver forks a process per rank; ``main`` turns it into what a launcher such as torchrun would have started:
+with its own stderr, its environment and its place in the job.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ _GATE_SECONDS = 60.0
 
 
 def main(config: RankConfig) -> None:
-    """Be one rank from the first instruction to the exit status.
+    """Run one rank, and end the process.
 
-    The status and the text on stderr are Python's own: 0 at the normal end, 1 and a
-    traceback after an exception.
+    Exit status and text on stderr are like Python's own: 0 at the normal end, 1 and a traceback after an exception.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the forkserver ignores it; a trainer would not
     _take_stderr(config.stderr_path)
@@ -39,6 +38,7 @@ def main(config: RankConfig) -> None:
 
 
 def _train(config: RankConfig) -> None:
+    """Wait until the drill opens the gate, then train."""
     board = Board(config.board_path, config.world_size)
     deadline = time.monotonic() + _GATE_SECONDS
     while not board.gate_is_open():
@@ -51,7 +51,7 @@ def _train(config: RankConfig) -> None:
 
 
 def _take_stderr(path: Path) -> None:
-    """Send stdout and stderr, C++ texts included, to the file that the supervisor reads."""
+    """Redirect stdout and stderr, including text from C++, to the file that the supervisor reads."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(target, 1)
     os.dup2(target, 2)
@@ -62,6 +62,7 @@ def _take_stderr(path: Path) -> None:
 
 
 def _environment(config: RankConfig) -> dict[str, str]:
+    """Return the environment variables of the rank."""
     return {
         "RANK": str(config.rank),
         "LOCAL_RANK": "0",

@@ -1,4 +1,4 @@
-"""What one rank of a drill's job is told."""
+"""The configuration of one rank of a drill's job."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Pause:
     """A phase between two steps that the job announces.
 
     Attributes:
-        after_step: it begins when this step is done.
+        after_step: step after which it begins.
         phase: ``checkpoint`` or ``evaluation``.
-        seconds: how long it takes.
+        seconds: its duration.
     """
 
     after_step: int
@@ -23,13 +23,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """How long the parts of a healthy step take, beside the CPU work of a few milliseconds.
+    """Durations of the parts of a healthy step, in addition to a few milliseconds of CPU work.
 
     Attributes:
-        read_seconds: the loader's storage.
-        forward_seconds: the accelerator in the forward pass.
-        backward_seconds: the accelerator in the backward pass.
-        first_step_seconds: what the first step takes longer (compilation, allocation).
+        read_seconds: reading a batch from storage.
+        forward_seconds: the accelerator's forward pass.
+        backward_seconds: the accelerator's backward pass.
+        first_step_seconds: how much longer the first step takes (compilation, allocation).
     """
 
     read_seconds: float = 0.008
@@ -40,23 +40,23 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """One rank of a drill's job.
+    """Configuration of one rank of a drill's job.
 
     Attributes:
-        rank: its number.
-        world_size: ranks of the job.
+        rank: number of the rank.
+        world_size: number of ranks of the job.
         tensor_parallel: size of the tensor-parallel groups.
-        cluster: the cluster's name.
-        job_id: the job's name.
-        seed: of weights and data.
+        cluster: name of the cluster.
+        job_id: name of the job.
+        seed: seed of weights and data.
         store_path: file of the rendezvous store.
         board_path: file of the shared page.
-        checkpoint_folder: where checkpoints go.
-        stderr_path: where stdout and stderr go.
-        agent_socket: the datagram socket of its host's agent.
-        pace: how long things take.
+        checkpoint_folder: folder for checkpoints.
+        stderr_path: file for stdout and stderr.
+        agent_socket: datagram socket of its host's agent.
+        pace: durations of the parts of a step.
         pauses: announced phases, ascending.
-        relay_socket: the relay through which its traffic goes, None = direct.
+        relay_socket: control socket of the relay that its traffic goes through, None: no relay.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""A drill as a recording: what the engine took, what is true, what it said live."""
+"""Writes a drill as a recording: the records the engine received, the truth, and the live verdicts."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ LIVE_FILE = "verdicts.live.jsonl"
 
 
 class DrillRecording:
-    """One recording of one drill."""
+    """The recording of one drill."""
 
     def __init__(self, client: ControlClient, folder: Path, job_id: str) -> None:
-        """Begin, before the job has said anything.
+        """Let the engine begin to record the job, before the job has sent anything.
 
         Raises:
-            EngineRefusedError: the folder holds something already.
+            EngineRefusedError: the folder is not empty.
         """
         self._client = client
         self._folder = folder.resolve()
         client.call("record", folder=str(self._folder), job_id=job_id)
 
     def end(self) -> int:
-        """Finish the files; the time in Unix nanoseconds at which the recording ends."""
+        """Let the engine finish the files; return the recording's end in Unix nanoseconds."""
         self._client.call("record_stop", folder=str(self._folder))
         manifest: dict[str, Any] = json.loads((self._folder / "manifest.json").read_text("utf-8"))
         return int(manifest["end_ns"])
 
     def tell(self, result: DrillResult, end_ns: int) -> None:
-        """Write the truth, and what the engine said while it ran."""
+        """Write the truth and the verdicts that the engine gave before the recording's end."""
         text = json.dumps(truth_of(result, end_ns), indent=1)
         (self._folder / "truth.json").write_text(text + "\n", "utf-8")
         lines = [json.dumps(item.line) for item in result.heard if item.line["detected_ns"] <= end_ns]
@@ -42,7 +42,7 @@ class DrillRecording:
 
 
 def truth_of(result: DrillResult, end_ns: int) -> dict[str, Any]:
-    """The object of ``truth.json``: the struck rank's host, or nobody."""
+    """Return the object of ``truth.json``: a fault of the affected rank's host, or none."""
     kind = result.plan.kind
     if kind.wanted is not ExpectedVerdict.ACCUSE:
         return {"faults": []}

@@ -1,4 +1,4 @@
-"""Results in words: a line a drill, a table kind by kind. Pure."""
+"""Formats drill results: one line per drill, and a table by kind. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POSING = (
 
 
 def result_line(result: DrillResult) -> str:
-    """One drill in one line."""
+    """Return one drill's result as one line."""
     answer = result.answer
     seconds = "" if answer.seconds is None else f" after {answer.seconds:.1f} s"
     mark = "right" if answer.right else "WRONG"
@@ -25,7 +25,7 @@ def result_line(result: DrillResult) -> str:
 
 
 def summary_line(results: Sequence[DrillResult]) -> str:
-    """All drills in one line."""
+    """Return the summary of all drills as one line."""
     right = sum(result.answer.right for result in results)
     seconds = _seconds(results)
     median = f", median {statistics.median(seconds):.1f} s, slowest {max(seconds):.1f} s" if seconds else ""
@@ -34,7 +34,7 @@ def summary_line(results: Sequence[DrillResult]) -> str:
 
 
 def markdown(results: Sequence[DrillResult]) -> str:
-    """The report: a table kind by kind, then every wrong answer."""
+    """Return the report as Markdown: a table by kind, then every wrong answer, then the load."""
     lines = ["# Drills", "", POSING, "", f"{summary_line(results)}.", ""]
     lines += ["| kind | right | median s | slowest s |", "|---|---|---|---|"]
     for kind in dict.fromkeys(result.plan.kind.name for result in results):
@@ -47,6 +47,7 @@ def markdown(results: Sequence[DrillResult]) -> str:
 
 
 def _row(kind: str, results: Sequence[DrillResult]) -> str:
+    """Return a kind's row of the table."""
     right = sum(result.answer.right for result in results)
     seconds = _seconds(results)
     median = f"{statistics.median(seconds):.1f}" if seconds else "-"
@@ -55,11 +56,12 @@ def _row(kind: str, results: Sequence[DrillResult]) -> str:
 
 
 def _seconds(results: Sequence[DrillResult]) -> list[float]:
-    """Onset to verdict of the right ones: a wrong verdict's haste is no merit."""
+    """Return the times from onset to verdict of the right answers; how fast a wrong verdict came does not count."""
     return [r.answer.seconds for r in results if r.answer.right and r.answer.seconds is not None]
 
 
 def _load_line(results: Sequence[DrillResult]) -> str:
+    """Return a line with the step time and the CPU cores used (medians)."""
     step = statistics.median(result.step_seconds for result in results)
     cores = statistics.median(result.cpu_cores for result in results)
     load = f"ranks, agents and engine together used {cores:.2f} cores"

@@ -1,4 +1,4 @@
-"""What is left of a drill when it is over."""
+"""The result of a drill."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class RankExit:
     """How a rank's process ended.
 
     Attributes:
-        rank: which.
-        code: exit status; minus the signal's number after a signal.
-        at_ns: when the supervisor saw it.
-        stderr_tail: the end of its stderr.
+        rank: number of the rank.
+        code: exit status; after a signal, minus the signal's number.
+        at_ns: when the supervisor thread noticed it.
+        stderr_tail: end of its stderr.
     """
 
     rank: int
@@ -27,17 +27,17 @@ class RankExit:
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """A drill that was carried out.
+    """Result of a drill that was carried out.
 
     Attributes:
-        plan: what was done.
-        job_id: the job's name.
-        onset_ns: when the fault struck.
-        answer: right or wrong.
+        plan: the drill's plan.
+        job_id: name of the job.
+        onset_ns: when the fault was injected.
+        answer: whether the engine was right.
         heard: every verdict line of the job.
         exits: how ranks ended, in order.
-        step_seconds: mean time of a step before the onset.
-        cpu_cores: cores that all processes of the drill used in that time.
+        step_seconds: mean duration of a step before the onset.
+        cpu_cores: CPU cores that all processes of the drill used in that time.
     """
 
     plan: DrillPlan

@@ -1,4 +1,4 @@
-"""One drill from start to answer, and many on the same engine."""
+"""Runs one drill from start to answer, or several on the same engine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from tocsin.cli.drill_mark import leave_drill_mark
 _START_SECONDS = 90.0
 _STALL_SECONDS = 60.0
 _VERDICT_SECONDS = 30.0
-"""A verdict that is later than this is none."""
+"""A verdict later than this after the onset does not count."""
 _CONFIRM_SECONDS = 60.0
-"""How long a verdict may take to be confirmed; what a job's end finds open is taken back: jobs end unevenly."""
+"""How long a verdict may take to be confirmed. (Verdicts still open when the job ends are cancelled, as jobs end
+unevenly.)"""
 _SETTLE_SECONDS = 6.0
-"""After the right verdict: time for a wrong one against a victim."""
+"""Further wait after the right verdict, in which a wrong one against a victim could come."""
 _WATCH_SECONDS = 20.0
-"""How long nothing must be said where nobody is at fault."""
+"""How long no accusation may come in a drill without a fault."""
 _END_SECONDS = 20.0
 _LAST_LINES_SECONDS = 3.0
 _LAST_STEPS = 10
@@ -38,34 +39,34 @@ _POLL_SECONDS = 0.1
 
 
 class Onlooker(Protocol):
-    """Who watches a drill (the plain lines, the live display)."""
+    """Observer of a drill (the plain lines, the live display)."""
 
     def started(self, job: DrillJob) -> None:
-        """The ranks train."""
+        """Called when the ranks train."""
 
     def struck(self, job: DrillJob, onset_ns: int) -> None:
-        """The fault struck."""
+        """Called when the fault was injected."""
 
     def heard(self, item: Heard) -> None:
-        """A verdict line came; called from a thread."""
+        """Called from a thread for each verdict line that arrives."""
 
     def tick(self, job: DrillJob) -> None:
         """Called ten times a second while a drill waits."""
 
 
 class DrillGround:
-    """The engine, the forkserver and the process group that serve all drills of a run."""
+    """The engine, the forkserver and the process group that all drills of a run share."""
 
     def __init__(
         self, onlooker: Onlooker, *, data_folder: Path | None, keep: bool, record_folder: Path | None = None
     ) -> None:
-        """Start the engine and the forkserver; ``ready`` waits for them.
+        """Start the engine and the forkserver, and wait until the engine answers.
 
         Args:
-            onlooker: who watches.
-            data_folder: where incidents go; None: into the work folder.
-            keep: leave the work folder behind.
-            record_folder: each drill becomes a recording below it, named by its job; None: none.
+            onlooker: observer of the drills.
+            data_folder: folder that incidents are written to, None: in the work folder.
+            keep: whether the work folder is kept.
+            record_folder: folder below which each drill is recorded, under its job's name; None: no recordings.
         """
         self._record_folder = record_folder
         self.onlooker = onlooker
@@ -75,7 +76,7 @@ class DrillGround:
             self.engine = DrillEngine(self.processes, data_folder or self.processes.folder / "data")
             self._context: ForkServerContext = warm_up(self.processes)
             self.engine.wait_until_ready()
-            self._ear = VerdictEar(self.engine.control, onlooker.heard)
+            self._verdicts = VerdictEar(self.engine.control, onlooker.heard)
         except BaseException:
             self.processes.close()
             raise
@@ -90,13 +91,13 @@ class DrillGround:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave no process behind, and say in the data folder that the drill ended in order, if it did."""
+        """End all processes; if there was no error, mark the data folder as that of a finished drill."""
         self.processes.close()
         if error is None and self.engine.data_folder.is_dir():
             leave_drill_mark(self.engine.data_folder)
 
     def run(self, plan: DrillPlan) -> DrillResult:
-        """Carry out one drill.
+        """Carry out one drill and return its result.
 
         Raises:
             DrillError: it could not be carried out.
@@ -116,6 +117,7 @@ class DrillGround:
             job.stop()
 
     def _run_job(self, plan: DrillPlan, job: DrillJob) -> DrillResult:
+        """Wait for the onset step, inject the fault, wait for the answer, and judge it."""
         self._wait_for_step(job, 1, _START_SECONDS)
         self.onlooker.started(job)
         began, cpu, first = time.monotonic(), self._cpu_seconds(), job.board.step(plan.rank)
@@ -129,7 +131,7 @@ class DrillGround:
         if not plan.kind.ends_job:
             self._end_in_order(job)
         strike.end()
-        heard = self._ear.of_job(job.job_id)
+        heard = self._verdicts.of_job(job.job_id)
         return DrillResult(
             plan=plan,
             job_id=job.job_id,
@@ -142,7 +144,7 @@ class DrillGround:
         )
 
     def _wait(self, job: DrillJob, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something, and let the onlooker look; False where it did not come."""
+        """Wait until a condition holds, and call the observer meanwhile; return False after ``seconds``."""
         deadline = time.monotonic() + seconds
         while not until():
             if time.monotonic() > deadline:
@@ -152,6 +154,7 @@ class DrillGround:
         return True
 
     def _wait_for_step(self, job: DrillJob, step: int, seconds: float) -> None:
+        """Wait until all ranks reach a step; raise DrillError if a rank ends or they take too long."""
         done = self._wait(job, lambda: min(job.board.steps()) >= step or bool(job.exits), seconds)
         if job.exits:
             first = job.exits[0]
@@ -160,7 +163,10 @@ class DrillGround:
             raise DrillError(f"the job did not reach step {step} within {seconds:.0f} s: {job.board.steps()}")
 
     def _wait_for_answer(self, plan: DrillPlan, job: DrillJob, onset_ns: int) -> None:
-        """Until the verdict and some seconds more; the whole time where none is wanted."""
+        """Wait for the right verdict, its confirmation and some seconds more.
+
+        If no accusation is expected, wait the whole observation time.
+        """
         wanted = plan.kind.wanted
         if wanted in {ExpectedVerdict.SILENCE, ExpectedVerdict.NO_ACCUSATION}:
             if self._wait(job, lambda: bool(job.exits), plan.healthy_seconds or _WATCH_SECONDS):
@@ -168,7 +174,7 @@ class DrillGround:
             return
 
         def lines() -> list[VerdictLine]:
-            return [item.line for item in self._ear.of_job(job.job_id) if item.at_ns >= onset_ns]
+            return [item.line for item in self._verdicts.of_job(job.job_id) if item.at_ns >= onset_ns]
 
         def answers() -> set[str]:
             live = [line for line in lines() if is_live(line)]
@@ -183,7 +189,7 @@ class DrillGround:
             self._wait(job, lambda: False, _SETTLE_SECONDS)
 
     def _end_in_order(self, job: DrillJob) -> None:
-        """Let the job reach its normal end: that is no reason for a verdict, either."""
+        """Let the job reach its normal end, which must not lead to a verdict either."""
         job.board.set_last_step(max(job.board.steps()) + _LAST_STEPS)
         if not self._wait(job, job.ended, _END_SECONDS + _longest_pause(job.plan)):
             raise DrillError(f"the job did not end in order: {job.board.steps()}, {len(job.exits)} ranks ended")
@@ -193,15 +199,17 @@ class DrillGround:
         self._wait(job, lambda: False, _LAST_LINES_SECONDS)
 
     def _cpu_seconds(self) -> float:
-        """CPU time of the running members of the drill's group."""
+        """Return the CPU time that the running processes of the drill have used."""
         return sum(_cpu_seconds_of(pid) for pid in self.processes.members())
 
 
 def _longest_pause(plan: DrillPlan) -> float:
+    """Return the duration of the plan's longest pause, in seconds."""
     return max((pause.seconds for pause in plan.pauses), default=0.0)
 
 
 def _cpu_seconds_of(pid: int) -> float:
+    """Return the CPU time of a process in seconds, 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -212,15 +220,15 @@ def _cpu_seconds_of(pid: int) -> float:
 def run_all(
     ground: DrillGround, plans: Sequence[DrillPlan], on_result: Callable[[DrillResult], None]
 ) -> list[DrillResult]:
-    """Carry out drills one after the other.
+    """Carry out drills one after another; a drill that fails counts as a wrong answer.
 
     Args:
-        ground: where.
-        plans: what.
-        on_result: called after each.
+        ground: what the drills share.
+        plans: plans of the drills.
+        on_result: called after each drill.
 
     Returns:
-        The results.
+        The results, in order.
     """
     results = []
     for plan in plans:

@@ -1,4 +1,4 @@
-"""Brings the fault about, from inside (an order on the board) or from outside (signals)."""
+"""Injects the fault, from inside (an order on the shared page) or from outside (signals, the relay)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OBEY_SECONDS = 20.0
 
 
 class Throttle:
-    """Lets a process run for a part of each period only."""
+    """Lets a process run for only a part of each period."""
 
     def __init__(self, pid: int, running_ratio: float) -> None:
-        """Begin at once.
+        """Begin to throttle.
 
         Args:
-            pid: whom.
-            running_ratio: the part of the time that it may run, 0 to 1.
+            pid: the process.
+            running_ratio: part of the time in which it may run, 0 to 1.
         """
         self._pid, self._running_ratio = pid, running_ratio
         self._over = threading.Event()
@@ -35,12 +35,13 @@ class Throttle:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let it run freely."""
+        """Let the process run freely again."""
         self._over.set()
         self._thread.join()
         signal_quietly(self._pid, signal.SIGCONT)
 
     def _cycle(self) -> None:
+        """Stop and continue the process in turn."""
         running = _THROTTLE_PERIOD_SECONDS * self._running_ratio
         stopped = _THROTTLE_PERIOD_SECONDS - running
         while not self._over.is_set() and signal_quietly(self._pid, signal.SIGSTOP):
@@ -54,23 +55,24 @@ def _nothing() -> None:
 
 
 class Strike:
-    """The fault of a plan, brought about on a job."""
+    """The fault of a plan, injected into a job."""
 
     def __init__(self, job: DrillJob) -> None:
-        """Strike now.
+        """Inject the fault now.
 
         Args:
-            job: whom.
+            job: the job.
         """
         self._job = job
         self._undo: Callable[[], None] = _nothing
         self.onset_ns = self._act()
 
     def end(self) -> None:
-        """Take back what would outlive the job's end (a frozen or throttled process)."""
+        """Undo what would outlive the job's end (a frozen or throttled process)."""
         self._undo()
 
     def _act(self) -> int:
+        """Inject the fault and return its onset in nanoseconds."""
         plan = self._job.plan
         if plan.order is not OrderKind.NOTHING:
             return self._give_orders()
@@ -90,14 +92,14 @@ class Strike:
         return now_ns
 
     def _give_orders(self) -> int:
-        """Order, and wait until the first rank obeyed: that moment is the onset."""
+        """Give the order to the affected ranks, and return the time when the first rank carried it out: the onset."""
         plan, board = self._job.plan, self._job.board
-        struck = range(plan.rank_count) if plan.kind.target is Target.ALL_RANKS else (plan.rank,)
-        for rank in struck:
+        affected = range(plan.rank_count) if plan.kind.target is Target.ALL_RANKS else (plan.rank,)
+        for rank in affected:
             board.give_order(rank, RankOrder(int(plan.order), plan.magnitude))
         deadline = time.monotonic() + _OBEY_SECONDS
         while time.monotonic() < deadline:
-            applied = [at_ns for rank in struck if (at_ns := board.applied_ns(rank)) > 0]
+            applied = [at_ns for rank in affected if (at_ns := board.applied_ns(rank)) > 0]
             if applied:
                 return min(applied)
             time.sleep(0.005)
@@ -105,7 +107,7 @@ class Strike:
 
 
 def _signal_at(pid: int, number: signal.Signals) -> int:
-    """Send a signal; return the time just before it."""
+    """Send a signal to a process and return the time just before."""
     now_ns = time.time_ns()
     os.kill(pid, number)
     return now_ns

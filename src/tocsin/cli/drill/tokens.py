@@ -1,4 +1,4 @@
-"""The drill's own credentials: one for each host that its agents pose as."""
+"""The drill's own credentials: one for each simulated host."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tocsin.schemas.credentials import Role, new_credential
 
 
 class DrillTokens:
-    """Issues credentials into the engine's file, and each host's into a file of its own.
+    """Issues credentials: all in the engine's file, and each host's in a file of its own.
 
     Attributes:
-        engine_file: what the drill's engine reads.
+        engine_file: the credentials file of the drill's engine.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Begin without any.
+        """Start without credentials.
 
         Args:
             folder: the drill's work folder.
@@ -27,7 +27,7 @@ class DrillTokens:
         write_credentials(self.engine_file, ())
 
     def file_of(self, host: str) -> Path:
-        """Return a host's own file; it is issued where there is none yet."""
+        """Return the file of a host's credential, which is issued if it does not exist yet."""
         path = self._folder / f"{host}.json"
         if not path.exists():
             fresh = new_credential(Role.AGENT, host, time.time_ns())

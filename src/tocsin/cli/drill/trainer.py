@@ -1,6 +1,6 @@
-"""The training that a drill strikes: real torch.distributed over gloo, hooked as a user would.
+"""The training job of a drill: real torch.distributed over gloo, with the hook used as a user would.
 
-Only the forkserver and its ranks import this module: it costs torch's 500 MB.
+Only the forkserver and its ranks import this module, because it costs torch's 500 MB.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from tocsin.cli.drill.rank_config import Pause, RankConfig
 from tocsin.collectors import hook
 
 _COLLECTIVE_TIMEOUT = dt.timedelta(minutes=10)
-"""Far beyond any drill: torch's own watchdog must not be the one that ends a hang."""
+"""Far longer than any drill, so that torch's own watchdog does not end a hang."""
 _WORLD_REDUCE_EVERY = 4
-"""The mean loss is summed over all ranks in every fourth step, as a log line would need it."""
+"""The mean loss is summed over all ranks in every fourth step, as for a log line."""
 _BUSY_WIDTH = 192
-"""Side of the matrices that a slow rank multiplies: half a millisecond each."""
+"""Size of the matrices that a slow rank multiplies; a product takes half a millisecond."""
 _LAUNCH_SECONDS = 0.005
-"""The accelerator runs what the process has launched and no further: a process that does
-not get the CPU delays it. So its time is many small waits, not a long one."""
+"""Duration of one simulated kernel. The accelerator only runs what the process has launched, so a process that does not
+get the CPU delays it; that is why its time is many small waits instead of a long one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelGrid:
-    """The rank's groups.
+    """The rank's process groups and its place in them.
 
     Attributes:
         data: ranks with the same part of the model.
         tensor: ranks that share a layer.
-        data_size: ranks in ``data``.
-        data_index: place in ``data``.
-        tensor_index: place in ``tensor``.
+        data_size: number of ranks in ``data``.
+        data_index: place of the rank in ``data``.
+        tensor_index: place of the rank in ``tensor``.
     """
 
     data: dist.ProcessGroup
@@ -53,14 +53,14 @@ class ParallelGrid:
 
 
 class Struck:
-    """What this rank does to itself; reads the board at each step's begin."""
+    """The fault of this rank; it reads its order from the shared page at the beginning of each step."""
 
     def __init__(self, config: RankConfig, board: Board) -> None:
-        """Begin unharmed.
+        """Start without a fault.
 
         Args:
-            config: whose.
-            board: where the orders are.
+            config: configuration of the rank.
+            board: the shared page.
         """
         self._rank, self._board = config.rank, board
         self._order = RankOrder(OrderKind.NOTHING, 0.0)
@@ -68,7 +68,7 @@ class Struck:
         self.once: OrderKind = OrderKind.NOTHING
 
     def begin_step(self) -> None:
-        """Obey a new order from this step on; faults that happen once happen in this step."""
+        """Carry out a new order from this step on; faults that happen once happen in this step."""
         self.once = OrderKind.NOTHING
         if self._order.number == OrderKind.NOTHING:
             self._order = self._board.order(self._rank)
@@ -77,11 +77,11 @@ class Struck:
                 self.once = OrderKind(self._order.number)
 
     def read_seconds(self) -> float:
-        """What the loader's storage takes longer now."""
+        """Return how much longer reading a batch takes now, in seconds."""
         return self._order.magnitude if self._order.number == OrderKind.SLOW_LOADER else 0.0
 
     def compute(self, seconds: float) -> None:
-        """Wait for the accelerator, and be slow where that is the order."""
+        """Wait for the simulated accelerator; with the order to be slow, compute longer."""
         for _ in range(round(seconds / _LAUNCH_SECONDS)):
             time.sleep(_LAUNCH_SECONDS)
         if self._order.number == OrderKind.SLOW_COMPUTE:
@@ -92,7 +92,7 @@ class Struck:
 
 @dataclass
 class Trainer:
-    """Model, data and groups of one rank."""
+    """Model, data and process groups of one rank."""
 
     config: RankConfig
     board: Board
@@ -103,7 +103,7 @@ class Trainer:
     loader: TokenLoader = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the model, the optimizer and the loader."""
+        """Create the model, the optimizer and the loader."""
         config, size = self.config, ModelSize()
         self.struck = Struck(config, self.board)
         torch.manual_seed(config.seed)
@@ -116,7 +116,7 @@ class Trainer:
         )
 
     def run(self) -> None:
-        """Train until the board names the last step."""
+        """Train until the last step that the shared page names."""
         pauses = {pause.after_step: pause for pause in self.config.pauses}
         hook.attach(model=self.model, optimizer=self.optimizer, collectives=True)
         batches = iter(self.loader)
@@ -131,6 +131,7 @@ class Trainer:
             step += 1
 
     def _step(self, step: int, batches: Iterator[Tensor]) -> None:
+        """Run one training step."""
         pace, struck = self.config.pace, self.struck
         with hook.phase("data"):
             tokens = next(batches)
@@ -154,7 +155,7 @@ class Trainer:
             dist.all_reduce(loss.detach().clone())
 
     def _report(self, loss: Tensor) -> None:
-        """Tell the hook the loss and the norm of this rank's own gradients."""
+        """Give the hook the loss and the norm of this rank's own gradients."""
         if self.struck.once is OrderKind.NAN_GRADIENT:
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
@@ -164,7 +165,7 @@ class Trainer:
         hook.grad_norm(torch.nn.utils.get_total_norm(grads).item())
 
     def _reduce_gradients(self) -> None:
-        """Mean of the gradients over the data-parallel group, in one bucket."""
+        """Replace the gradients by their mean over the data-parallel group, in one bucket."""
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
         bucket = torch.cat([grad.flatten() for grad in grads])
         if self.struck.once is OrderKind.BROADCAST:
@@ -178,7 +179,7 @@ class Trainer:
             at += grad.numel()
 
     def _pause(self, pause: Pause) -> None:
-        """Checkpoint or evaluate, then wait for the slowest rank, as a real trainer does."""
+        """Checkpoint or evaluate, then wait for the slowest rank, like a real trainer."""
         with hook.phase(pause.phase):
             if pause.phase == "checkpoint" and self.grid.data_index == 0:
                 path = self.config.checkpoint_folder / f"part{self.grid.tensor_index}.pt"
@@ -189,6 +190,7 @@ class Trainer:
             dist.barrier()
 
     def _evaluate(self, seconds: float) -> None:
+        """Evaluate the model for about ``seconds``."""
         until = time.monotonic() + seconds
         held_out = TokenLoader(ModelSize(), self.config.seed, lambda: 0.0)
         self.model.eval()
@@ -204,18 +206,18 @@ class Trainer:
 
 
 def _check_tokens(tokens: Tensor, step: int) -> None:
-    """Refuse a batch that the embedding cannot look up."""
+    """Check that the embedding has every token of a batch; raise ValueError if not."""
     largest, vocabulary = int(tokens.max()), ModelSize().vocabulary
     if largest >= vocabulary:
         raise ValueError(f"batch of step {step}: token {largest} is outside the vocabulary of {vocabulary}")
 
 
 def train(config: RankConfig, board: Board) -> None:
-    """Train as one rank of the job until its end.
+    """Train as one rank of the job until the job's end.
 
     Args:
-        config: which rank.
-        board: the page shared with the drill.
+        config: configuration of the rank.
+        board: page shared with the drill.
     """
     torch.set_num_threads(1)
     store: Store = FileStore(str(config.store_path), config.world_size)
@@ -242,7 +244,7 @@ def train(config: RankConfig, board: Board) -> None:
 
 
 def make_grid(config: RankConfig) -> ParallelGrid:
-    """Make the groups: neighbours share a layer, equal places of neighbours share data."""
+    """Create the process groups: neighbouring ranks share a layer, ranks at equal places of these groups share data."""
     world, parts = config.world_size, config.tensor_parallel
     tensor = [list(range(first, first + parts)) for first in range(0, world, parts)]
     data = [list(range(place, world, parts)) for place in range(parts)]

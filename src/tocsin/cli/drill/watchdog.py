@@ -1,8 +1,7 @@
-"""Ends a drill's processes when the drill itself can no longer do it (kill -9).
+"""Ends a drill's processes if the drill itself no longer can (after SIGKILL).
 
-Run as a file, not as a module: the standard library only, eight megabytes, and its own
-pid is the process group that all other processes of the drill join. It waits for the
-drill's end of a pipe to close.
+It runs as a file, not as a module: only the standard library, eight megabytes. Its own process ID is the process group
+that all other processes of the drill join. It waits until the drill's end of a pipe is closed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ _TRIES = 100
 
 
 def wait_and_clean(pipe: int, folders: list[str]) -> None:
-    """Wait until the drill is gone, then end its group and remove its folders.
+    """Wait until the drill has ended, then kill its process group and remove its folders.
 
     Args:
-        pipe: read end; closed by the kernel when the drill dies.
-        folders: what to remove.
+        pipe: read end of a pipe; the kernel closes the other end when the drill dies.
+        folders: folders to remove.
     """
     group = os.getpid()
     while os.read(pipe, 1):
@@ -40,10 +39,10 @@ def wait_and_clean(pipe: int, folders: list[str]) -> None:
 
 
 def ignore_hangup() -> None:
-    """Survive the drill's death.
+    """Ignore the signals that would end this process together with the drill.
 
-    It leaves an orphaned process group; where a member is stopped (a frozen rank), the
-    kernel then sends SIGHUP to the whole group, this process included.
+    The drill's death orphans the process group; if a member is stopped (a frozen rank), the kernel then sends SIGHUP to
+    the whole group, including this process.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

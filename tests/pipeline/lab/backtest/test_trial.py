@@ -18,7 +18,7 @@ FAULTS = [fault("n2", 200, 500)]
 
 
 def told(*runners: Says, faults: list[dict[str, object]] | None = FAULTS) -> tuple[TrialAnswer, ...]:
-    return judge(cpu_recording(faults=faults), runners).told
+    return judge(cpu_recording(faults=faults), runners).answers
 
 
 def test_each_accusation_is_worth_what_the_score_counts_it_for() -> None:
@@ -32,7 +32,7 @@ def test_each_accusation_is_worth_what_the_score_counts_it_for() -> None:
 
 def test_the_score_is_that_of_tocsin_score() -> None:
     recording, said = cpu_recording(faults=FAULTS), Says("a", (("n1", 100), ("n2", 230)))
-    [one] = judge(recording, [said]).told
+    [one] = judge(recording, [said]).answers
     wanted = score_lines(said.judge(recording).lines, FAULTS, machine_days_of(recording))
 
     assert one.score is not None

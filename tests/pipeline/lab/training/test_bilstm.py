@@ -157,7 +157,7 @@ def test_the_same_seed_gives_the_same_file_and_another_one_another(base: Path) -
 def test_progress_tells_each_stage(base: Path) -> None:
     told: list[tuple[str, int, int]] = []
     data = looked(folders(base / "phases", STEPS_ONLY))
-    fit_bilstm(data, float("inf"), serial, config=SMALL, told=lambda *one: told.append(one))
+    fit_bilstm(data, float("inf"), serial, config=SMALL, on_progress=lambda *one: told.append(one))
 
     assert list(dict.fromkeys(what for what, _, _ in told)) == [
         "operation names",
