@@ -69,8 +69,8 @@ class TroubleLog:
 
     @property
     def key_count(self) -> int:
-        """How many troubles are told apart at present."""
-        return len(self._said)
+        """Number of problems that are kept apart at present."""
+        return len(self._logged)
 
     def warn(self, message: str, key: str = "", **fields: Any) -> None:
         """Log a warning, or only count it within the interval.

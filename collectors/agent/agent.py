@@ -132,7 +132,7 @@ class Agent:
         _check_names(config.core)
         now, _ = clock.read()
         self.core = AgentCore(config.core, parts.watcher, now)
-        self._desk = ProbeHandler(self.core, wake, config.dump_folder)
+        self._probes = ProbeHandler(self.core, wake, config.dump_folder)
         self.unread = Unread()
         self._readings: deque[tuple[int, Reading]] = deque()
         supervision = Supervision(clock.stamp_ns, clock.mono_ns, self._deliver, config.deadline_seconds)
@@ -223,7 +223,7 @@ class Agent:
             self._keep_socket(now)
         from_engine = self._sink.poll()
         readings = [self._readings.popleft() for _ in range(len(self._readings))]
-        if said or self.unread.is_urgent or any(reading.events for _, reading in readings):
+        if from_engine or self.unread.is_urgent or any(reading.events for _, reading in readings):
             self._catch_up()
         for tick_ns, reading in readings:
             self.core.on_reading(tick_ns, reading, now)

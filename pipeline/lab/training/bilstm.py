@@ -111,8 +111,8 @@ def fit_bilstm(
     check_tables(data, BILSTM)
     words = _vocabularies(list(for_each(mapper, words_at, data.folders, on_progress, "operation names")))
     orders = [Cutting(folder, words, config.seed) for folder in data.folders]
-    cuts: list[Cut] = list(for_each(mapper, cut_at, orders, told, "windows"))
-    networks, notes = train_networks(cuts, words, config, told)
+    cuts: list[Cut] = list(for_each(mapper, cut_at, orders, on_progress, "windows"))
+    networks, notes = train_networks(cuts, words, config, on_progress)
     candidates = [_with_line(networks, factor) for factor in LINE_FACTORS]
     models = [{BILSTM: encode_bilstm(one)} for one in candidates]
     scores = scores_of(data.labelled, BILSTM, models, mapper, on_progress)
@@ -165,7 +165,7 @@ def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, t
 
 
 def train_networks(
-    cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, told: Progress | None
+    cuts: Sequence[Cut], words: Mapping[str, tuple[str, ...]], config: OcnnTraining, on_progress: Progress | None
 ) -> tuple[Networks, tuple[str, ...]]:
     """Train a network for each family with enough data; return them and notes."""
     networks: dict[str, OcnnModel] = {}

@@ -127,7 +127,7 @@ def _up(folder: Path, args: argparse.Namespace) -> int:
             print(f"jars fetched in {time.monotonic() - begun:.0f} s", file=sys.stderr)
             begun = time.monotonic()
         _log_to(folder)
-        return _run_until_told(folder, args, begun, reach_lines(args, home))
+        return _run_until_interrupted(folder, args, begun, reach_lines(args, home))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -210,7 +210,7 @@ def _run_until_interrupted(folder: Path, args: argparse.Namespace, begun: float,
     write_phase("starting")
     try:
         _steps(cluster, on_done, is_ticking=not args.no_ticker).run()
-        tell("running")
+        write_phase("running")
         for line in address_lines(addresses, time.monotonic() - begun, reach):
             print(line, flush=True)
         cluster.supervise(threading.Event(), lambda: write_phase("running"))
