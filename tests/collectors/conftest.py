@@ -30,5 +30,5 @@ class HookClock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> HookClock:
     clock = HookClock()
     for name in ("timer", "recorder", "collectives"):
-        monkeypatch.setattr(f"tocsin.collectors._hook_{name}._now_ns", clock)
+        monkeypatch.setattr(f"tocsin.collectors.hook._{name}._now_ns", clock)
     return clock
