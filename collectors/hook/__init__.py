@@ -6,7 +6,7 @@ Standard library only. Nothing here blocks, raises because of the agent, or read
 
     loader = hook.attach(model, optimizer, loader)  # after init_process_group
 
-A loop of one's own::
+``attach`` sees the loss by itself: it is what ``backward`` is called on. A loop of one's own::
 
     for batch in batches:
         with hook.step():
@@ -44,6 +44,7 @@ from tocsin.collectors.hook._attach import (
 )
 from tocsin.collectors.hook._collectives import CollectiveTracker
 from tocsin.collectors.hook._identity import Identity
+from tocsin.collectors.hook._loss import ScalerPatch
 from tocsin.collectors.hook._recorder import Recorder, Step
 from tocsin.collectors.hook._sender import ReplySocket, Sender
 from tocsin.collectors.hook._thread import Reporter
@@ -74,6 +75,7 @@ class Hook:
         "_pid",
         "_reply",
         "_reporter",
+        "_scaler",
         "_step",
         "recorder",
         "tracker",
@@ -84,6 +86,7 @@ class Hook:
         self._paths = agent_sockets
         self.tracker = CollectiveTracker(self.recorder)
         self._backward = BackwardPatch(self.recorder)
+        self._scaler = ScalerPatch(self.recorder.losses)
         self._handles: list[Any] = []
         self._phases = self.recorder.phases
         self._pid = os.getpid()
@@ -122,6 +125,7 @@ class Hook:
         if model is not None:
             self._handles += attach_model(model, self.recorder)
             self._backward.install()
+            self._scaler.install()
         if optimizer is not None:
             self._handles += attach_optimizer(optimizer, self.recorder)
         if collectives:
@@ -132,6 +136,7 @@ class Hook:
         """Say goodbye, end the thread, take all wrappers off. A second call does nothing."""
         if not self.recorder.inert:
             self._reporter.stop()
+            self.recorder.take_losses()  # of a step that nobody ends any more
             self._say_last("bye")
             self.abandon()
 
@@ -139,6 +144,7 @@ class Hook:
         """Say that an exception that nobody caught ends this process, take all wrappers off."""
         if not self.recorder.inert:
             self._reporter.stop()
+            self.recorder.take_losses()  # of a step that nobody ends any more
             tail = "".join(traceback.format_exception(error))[-TAIL_LETTERS:]
             self._say_last("exit", pid=os.getpid(), code=1, signal=0, stderr_tail=tail)
             self.abandon()
@@ -154,6 +160,7 @@ class Hook:
         self.recorder.inert = True
         self.tracker.uninstall()
         self._backward.uninstall()
+        self._scaler.uninstall()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -213,7 +220,10 @@ def phase(name: str) -> PhaseContext:
 
 
 def loss(value: Any) -> None:
-    """Report the step's loss: a number or a CPU tensor. One on a GPU is left alone: reading it would wait."""
+    """Report the step's loss: a number or a CPU tensor. One on a GPU is left alone: reading it would wait.
+
+    An attached loop needs no such call; where both tell a loss of one step, this one counts.
+    """
     (_hook or _default_hook()).recorder.set_value("loss", value)
 
 
@@ -231,7 +241,8 @@ def attach(
     special methods other than ``iter`` and ``len`` see that it is none.
 
     Args:
-        model: its forward passes are timed (of a DistributedDataParallel, the inner module's), and backward.
+        model: its forward passes are timed (of a DistributedDataParallel, the inner module's), and backward. A
+            plain tensor of one element on which ``backward`` is called is the step's loss.
         optimizer: its steps are timed.
         loader: fetching is the data phase; a step goes from one fetch to the next, unless the script marks
             its steps with ``step``.

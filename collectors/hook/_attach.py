@@ -138,7 +138,7 @@ def attach_optimizer(optimizer: Any, recorder: Recorder) -> list[Any]:
 
 
 class BackwardPatch:
-    """Times ``torch.autograd.backward``, which ``Tensor.backward`` calls too.
+    """Times ``torch.autograd.backward``, which ``Tensor.backward`` calls too, and sees the loss it is called on.
 
     DistributedDataParallel and FSDP wait for their last reductions in callbacks that run after the last
     gradient. A callback queued before theirs marks that moment: what comes after it is communication. Without
@@ -149,6 +149,7 @@ class BackwardPatch:
         self._recorder = recorder
         self._original: Callable[..., Any] | None = None
         self._ours: Callable[..., Any] | None = None
+        self._is_inside = False
 
     def install(self) -> None:
         """Wrap it; a second call does nothing."""
@@ -169,6 +170,7 @@ class BackwardPatch:
     def _wrap(self, original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
         recorder, timer = self._recorder, self._recorder.timer
         is_compiling = torch.compiler.is_compiling
+        see = partial(recorder.losses.see_all, torch.Tensor)
         queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  # FSDP's way
 
         def gradients_done() -> None:
@@ -182,6 +184,9 @@ class BackwardPatch:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.inert or is_compiling() or not timer.is_timed():
                 return original(tensors, *args, **kwargs)
+            if not self._is_inside:  # else a checkpointed part of the model, computed anew
+                see(tensors, recorder.current_step)
+            is_inside, self._is_inside = self._is_inside, True
             depth = len(timer.stack)
             timer.enter(BACKWARD)
             handle = None
@@ -193,5 +198,6 @@ class BackwardPatch:
                 if handle is not None:
                     handle.remove()
                 timer.unwind(depth)
+                self._is_inside = is_inside
 
         return backward
