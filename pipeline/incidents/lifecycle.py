@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.incidents.closing import CLOSED_BY_HUMAN_MARK, said_by
 from tocsin.pipeline.incidents.flapping import RelapseConfig, Relapses
 from tocsin.pipeline.incidents.incident import (
     SLOWER,
@@ -34,7 +35,7 @@ from tocsin.pipeline.incidents.incident import (
 )
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
 from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Verdict, VerdictState, verdict_id_of
 
 _LIVE = (VerdictState.OPEN, VerdictState.CONFIRMED)
@@ -55,6 +56,7 @@ class DecideConfig:
         settle_ns: how long another cause must be seen before it replaces the one named.
         gone_ns: how long it must be gone before the verdict is closed.
         relapses: who is slow again and again.
+        closed_quiet_ns: what a person closed is not said again for so long; the end of a process never is.
         fresh_ns: evidence older than this renews nothing: the verdict expires.
         action_ttl_ns: a proposed action must not be executed after this.
     """
@@ -72,6 +74,7 @@ class DecideConfig:
     settle_ns: int = 20 * NS_PER_SECOND
     gone_ns: int = 5 * NS_PER_SECOND
     relapses: RelapseConfig = field(default_factory=RelapseConfig)
+    closed_quiet_ns: int = 600 * NS_PER_SECOND
     fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND
 
@@ -85,7 +88,7 @@ class Decide:
         self._job = job
         self._incidents: list[Incident] = []
         self._closed: dict[str, list[int]] = {}
-        """id -> [last update, newest evidence, accused somebody, was confirmed]: an id never starts anew."""
+        """id -> [last update, newest evidence, accused somebody (or the mark), was confirmed]: no id starts anew."""
         self._relapses = Relapses(config.relapses)
 
     @property
@@ -151,6 +154,17 @@ class Decide:
             return not any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
         return finding.fault not in SLOWER
 
+    def close_by_human(self, told: Event, now_ns: int) -> list[Verdict]:
+        """Resolve the incident that a person closes; return its last line, nothing where it does not stand."""
+        for incident in self._incidents:
+            verdict = incident.verdict
+            if verdict.verdict_id == told.payload.get("id"):
+                incident.verdict = replace(verdict, evidence=(said_by(told), *verdict.evidence))
+                line = self._close(incident, now_ns, VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN)
+                self._closed[verdict.verdict_id][1:3] = [now_ns, CLOSED_BY_HUMAN_MARK]
+                return [line]
+        return []
+
     def _end(self, incident: Incident, now_ns: int, reason: Reason) -> Verdict:
         verdict = incident.verdict
         unsure = not incident.was_confirmed and verdict.state is VerdictState.OPEN
@@ -199,7 +213,12 @@ class Decide:
         closed = self._closed.get(verdict_id)
         taken = any(incident.verdict.verdict_id == verdict_id for incident in self._incidents)
         is_rest = closed is not None and (finding.fault is FaultKind.DEGRADED or (closed[2] and not finding.suspects))
-        if taken or is_rest:
+        by_human = closed is not None and closed[2] == CLOSED_BY_HUMAN_MARK
+        if closed is not None and by_human:
+            is_past = finding.fault is FaultKind.FAIL_STOP  # a process ends once
+            if is_past or now_ns - closed[1] < self._config.closed_quiet_ns:
+                return []
+        if taken or is_rest or by_human:
             # An incident that became another story holds the id. Or: what is left of an incident that hurt, or named
             # somebody, is another one, and the old id keeps its last word.
             verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, now_ns)

@@ -21,7 +21,7 @@ from tocsin.cli.drill.runner import DrillGround
 from tocsin.cli.incident_text import action_text, length_text, render_one, short_ids
 from tocsin.cli.incidents import one_of
 from tocsin.cli.main import main
-from tocsin.pipeline.runtime.embedded.control_socket import ControlServer, sql_handler
+from tocsin.pipeline.runtime.embedded.control_socket import ControlServer, EngineRefusedError, sql_handler
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.errors import ConfigError, StoreError
 
@@ -271,7 +271,12 @@ def engine(tmp_path: Path) -> Iterator[Path]:
     def status(_: object) -> dict[str, Any]:
         return {"jobs": [{"job_id": "quiet"}]}
 
-    handlers = {"sql": sql_handler(query), "health": health, "status": status}
+    def close(request: dict[str, Any]) -> dict[str, Any]:
+        if request["id"] != "ab":
+            raise EngineRefusedError("no incident that stands now begins with it", "not_found")
+        return {"verdict_id": "abcd", "job": "quiet", "actor": f"{request['actor']} ({request['note']})"}
+
+    handlers = {"sql": sql_handler(query), "health": health, "status": status, "incident_close": close}
     with ControlServer(paths.control_socket(tmp_path), handlers):
         yield tmp_path
 
@@ -288,6 +293,36 @@ def test_a_job_that_the_engine_hears_is_known(engine: Path, capsys: pytest.Captu
     assert capsys.readouterr().out == "nothing is wrong now in job quiet\n"
     assert main(["incidents", "--data", str(engine), "--job", "loud"]) == 2
     assert "known are quiet" in capsys.readouterr().err
+
+
+def test_an_incident_is_closed_by_whoever_asks(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "close", "ab", "--note", "new card", "--data", str(engine)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"incident abcd of job quiet is closed by uid:{os.getuid()} (new card)")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["close", "ab"], "--note"),
+        (["close", "ab", "--note", " "], "--note"),
+        (["close", "x", "--note", "n"], "no incident that stands now"),
+        (["close", "--note", "n"], "beginning of an incident's id"),
+        (["show", "ab", "--note", "n"], "--note"),
+    ],
+)
+def test_what_cannot_be_closed_is_one_line(
+    engine: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["incidents", *words, "--data", str(engine)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+
+
+def test_nothing_is_closed_where_no_engine_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "close", "ab", "--note", "n", "--data", str(tmp_path)]) == 2
+    assert "no engine listens" in capsys.readouterr().err
 
 
 def test_a_running_engines_error_is_the_same_line(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey
-from tocsin.schemas.verdicts import FaultKind, VerdictState
+from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 
 
 class EngineQueries:
@@ -44,6 +44,11 @@ class EngineQueries:
         """Whether something is said to be wrong with an attempt now."""
         pipeline = self._pipelines.get(job)
         return pipeline is not None and bool(pipeline.decide.live)
+
+    def live_verdicts(self) -> list[Verdict]:
+        """The open and confirmed verdicts of all jobs."""
+        with self._lock:
+            return [one for pipeline in self._pipelines.values() for one in pipeline.decide.live]
 
     def open_incidents(self) -> Counter[tuple[FaultKind, VerdictState]]:
         """How many incidents of all jobs stand now, by fault and state."""

@@ -1,4 +1,4 @@
-"""``tocsin incidents``: what is wrong now, since when, on which machine, why, what was done."""
+"""``tocsin incidents``: what is wrong now, since when, on which machine, why, what was done; and its closing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, Engin
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.user_queries import incidents_query
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.printable import json_text
+from tocsin.schemas.printable import json_text, plain
 
+SHOW, CLOSE = "show", "close"
 MAX_SHOWN_COUNT = 1000
 """Newest incidents shown."""
 _MAX_NAMED_COUNT = 8
@@ -31,8 +32,9 @@ _JOBS_QUERY = "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    text = "one incident in full; the beginning of its id is enough"
-    parser.add_argument("show", nargs="*", metavar="show ID", help=text)
+    text = "show ID: one incident in full; close ID --note TEXT: it is dealt with. The beginning of an id is enough"
+    parser.add_argument("words", nargs="*", metavar="show ID | close ID", help=text)
+    parser.add_argument("--note", default="", metavar="TEXT", help="why an incident is closed; kept with who closed it")
     parser.add_argument("--all", action="store_true", help="also what is over: resolved, cancelled, expired")
     parser.add_argument("--job", metavar="J", help="only this job")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -42,8 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the incidents."""
-    wanted = wanted_id(args.show)
+    verb, wanted = asked_of(args.words)
     reader = reader_of(args)
+    if verb == CLOSE:
+        return close(args, str(wanted), is_remote=reader is not None)
+    if args.note:
+        raise ConfigError("--note", args.note, "left out, or used with 'close ID'")
     source: IncidentSource = _Database(*database_of(args)) if reader is None else _Remote(reader)
     now = datetime.now(UTC)
     if wanted is not None:
@@ -116,17 +122,36 @@ class _Remote:
         return is_ticking(self._reader.call("health"), "incidents")
 
 
-def wanted_id(words: Sequence[str]) -> str | None:
-    """The beginning of an id after ``show``, None: no single incident is asked for.
+def asked_of(words: Sequence[str]) -> tuple[str, str | None]:
+    """Return ``show`` or ``close`` and the beginning of an id after it; None: no single incident is asked for.
 
     Raises:
         ConfigError: something else was written.
     """
     if not words:
-        return None
-    if len(words) != 2 or words[0] != "show" or not words[1]:
-        raise ConfigError("incidents", " ".join(words), "left out, or 'show' and the beginning of an incident's id")
-    return words[1]
+        return SHOW, None
+    if len(words) != 2 or words[0] not in (SHOW, CLOSE) or not words[1]:
+        must = "left out, or 'show' or 'close' and the beginning of an incident's id"
+        raise ConfigError("incidents", " ".join(words), must)
+    return words[0], words[1]
+
+
+def close(args: argparse.Namespace, wanted: str, *, is_remote: bool) -> int:
+    """Close an incident over the control socket of the engine that holds it.
+
+    Raises:
+        ConfigError: there is no note, or the engine is on another machine.
+        EngineError: no engine runs, or it holds no such incident.
+    """
+    if is_remote:
+        raise ConfigError("--engine", args.engine, "left out: incidents are closed on the engine's own machine")
+    if not args.note.strip():
+        raise ConfigError("--note", args.note, "a sentence: why the incident is closed")
+    data, _ = database_of(args)
+    answer = ControlClient(control_socket(data)).call("incident_close", id=wanted, note=args.note)
+    told = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
+    print(plain(f"{told}; 'incidents show' tells it in about two seconds"))
+    return 0
 
 
 def fetch(
