@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tocsin.cli.database import add_database_arguments, database, database_of
 from tocsin.cli.engine_reader import EngineReader, add_engine_arguments, reader_of
-from tocsin.cli.incident_text import render, render_one
+from tocsin.cli.incident_text import as_json, render, render_one
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import control_socket
 from tocsin.cli.ticks import engine_judges, is_ticking
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             check_job(args.job, source.known_jobs())
     if args.json:
         for incident in found:
-            print(json_text({name: value for name, value in incident.items() if name != "expires"}))
+            print(json_text(as_json(incident)))
     elif wanted is not None:
         print(render_one(found[0], now))
     else:
