@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -92,14 +92,15 @@ class LossWatch:
         except _UNREADABLE:
             return
 
-    def take(self, step: int, *, is_told: bool) -> Iterator[tuple[int, float]]:
-        """Yield the (step, loss) pairs that have become known, the oldest step first.
+    def take(self, step: int, *, is_told: bool) -> list[tuple[int, float]]:
+        """Return the (step, loss) pairs that have become known, the oldest step first.
 
         Args:
             step: the step that ends.
             is_told: whether the script itself has told the step's loss: what was seen of it is dropped.
         """
-        self._land()
+        if self._copies:
+            self._land()
         losses, self._losses = self._losses, {}
         if is_told:
             losses.pop(step, None)
@@ -107,7 +108,7 @@ class LossWatch:
                 if copy.step == step:
                     copy.step = None
         self.is_empty = not self._copies
-        yield from sorted(losses.items())
+        return sorted(losses.items())
 
     def _add(self, step: int, number: float) -> None:
         if math.isfinite(self._losses.get(step, 0.0)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +21,18 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 NAN = float("nan")
 
 
+@pytest.fixture(scope="module")
+def _warm() -> None:
+    """Let torch load what it loads late: for seconds the hook's beats would fill the agent's socket meanwhile."""
+    layer = torch.nn.Linear(2, 1)
+    torch.optim.SGD(layer.parameters(), lr=1e-6).step()
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.utils.checkpoint.checkpoint(layer, torch.ones(2), use_reentrant=False).sum()).backward()
+    importlib.import_module("torch.distributed.fsdp.sharded_grad_scaler")
+
+
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
+def agent(_warm: None, tmp_path: Path) -> Iterator[Agent]:
     agent = Agent(tmp_path / "agent.sock")
     hook.init("job", 3, "east", agent_socket=agent.path)
     yield agent
