@@ -22,6 +22,9 @@ STAGE: Final = "stage"  # {"stage", "edge", "start_kind"}
 LOADER: Final = "loader"  # {"source", "queue_depth", "fetch_seconds", "rows"}
 NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm|local_…" (its own), "value": "nan|inf|-inf"}
 
+INCIDENT_CLOSE: Final = "incident_close"  # {"id": a verdict's, "note", "actor": "uid:1000"}; only the control socket
+CONTROL_HOST: Final = "engine:control"  # the host of what the control socket says
+
 HELLO: Final = "hello"  # {"pid", "world_size", "hook_version"}: a rank's hook said hello for the first time
 BYE: Final = "bye"  # {}: a rank's hook closed in order: training is over for it
 STOPPED: Final = "stopped"  # {"pid", "edge": "begin|end", "seconds"}: the process is stopped (state T)

@@ -146,6 +146,7 @@ class Reason(NamedReason):
     )
     RECOVERED = "recovered", "What was seen has gone for as long as it took to be believed."
     JOB_ENDED = "job_ended", "All processes of the job are gone, or it ended in order."
+    CLOSED_BY_HUMAN = "closed_by_human", "A person closed the incident; the evidence says who, and why."
     NEW_ATTEMPT = "new_attempt", "The job began a new attempt and makes steps."
     EXPIRED = "expired", "Nobody renewed the verdict before its expiry."
     ENGINE_RESTARTED = "engine_restarted", "The engine that held the verdict is gone: nobody would ever update it."
@@ -301,6 +302,10 @@ class IdentityRefusal(NamedReason):
         "model_not_allowed",
         "A model over an agent's connection: models come over the control socket, or signed.",
     )
+    CLOSE_REFUSED = (
+        "close_not_allowed",
+        "Who is no operator closes an incident: that takes the engine's control socket.",
+    )
     UNSIGNED = "unsigned", "A record or a verdict without a signature where one is asked for."
     BAD_SIGNATURE = "bad_signature", "A signature that was not made with the key that it names, or of other bytes."
     ENGINE_UNPROVEN = (
@@ -384,4 +389,5 @@ class SpeakerRefusal(NamedReason):
         "too_many_groups",
         "A host announces more communication groups than are kept of it: the oldest of them are forgotten.",
     )
+    CLOSE_OF_HOST = "close_of_host", "A host closes an incident: that takes the engine's control socket."
     PHASE_OF_NOBODY = "phase_of_nobody", "A phase of the whole job, announced by a host that holds no rank of it."

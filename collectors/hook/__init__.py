@@ -6,7 +6,7 @@ Standard library only. Nothing here blocks, raises because of the agent, or read
 
     loader = hook.attach(model, optimizer, loader)  # after init_process_group
 
-A loop of one's own::
+``attach`` sees the loss by itself: it is what ``backward`` is called on. A loop of one's own::
 
     for batch in batches:
         with hook.step():
@@ -44,6 +44,7 @@ from tocsin.collectors.hook._attach import (
 )
 from tocsin.collectors.hook._collectives import CollectiveTracker
 from tocsin.collectors.hook._identity import Identity
+from tocsin.collectors.hook._loss import ScalerPatch
 from tocsin.collectors.hook._recorder import Recorder, Step
 from tocsin.collectors.hook._sender import ReplySocket, Sender
 from tocsin.collectors.hook._thread import Reporter
@@ -86,6 +87,7 @@ class Hook:
         self._paths = agent_sockets
         self.tracker = CollectiveTracker(self.recorder)
         self._backward = BackwardPatch(self.recorder)
+        self._scaler = ScalerPatch(self.recorder.losses)
         self._handles: list[Any] = []
         self._phases = self.recorder.phases
         self._pid = os.getpid()
@@ -124,6 +126,7 @@ class Hook:
         if model is not None:
             self._handles += attach_model(model, self.recorder)
             self._backward.install()
+            self._scaler.install()
         if optimizer is not None:
             self._handles += attach_optimizer(optimizer, self.recorder)
         if collectives:
@@ -156,6 +159,7 @@ class Hook:
         self.recorder.inert = True
         self.tracker.uninstall()
         self._backward.uninstall()
+        self._scaler.uninstall()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

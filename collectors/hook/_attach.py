@@ -149,6 +149,7 @@ class BackwardPatch:
         self._recorder = recorder
         self._original: Callable[..., Any] | None = None
         self._ours: Callable[..., Any] | None = None
+        self._is_inside = False
 
     def install(self) -> None:
         """Install the wrapper; a second call does nothing."""
@@ -170,6 +171,7 @@ class BackwardPatch:
         """Return the timed version of ``backward``."""
         recorder, timer = self._recorder, self._recorder.timer
         is_compiling = torch.compiler.is_compiling
+        see = partial(recorder.losses.see_all, torch.Tensor)
         queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  # FSDP's way
 
         def gradients_done() -> None:
@@ -183,6 +185,9 @@ class BackwardPatch:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.inert or is_compiling() or not timer.is_timed():
                 return original(tensors, *args, **kwargs)
+            if not self._is_inside:  # else a checkpointed part of the model, computed anew
+                see(tensors, recorder.current_step)
+            is_inside, self._is_inside = self._is_inside, True
             depth = len(timer.stack)
             timer.enter(BACKWARD)
             handle = None
@@ -194,5 +199,6 @@ class BackwardPatch:
                 if handle is not None:
                     handle.remove()
                 timer.unwind(depth)
+                self._is_inside = is_inside
 
         return backward

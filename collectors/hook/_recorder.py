@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from tocsin.collectors.hook._identity import Identity
+from tocsin.collectors.hook._loss import LossWatch
 from tocsin.collectors.hook._sender import Sender
 from tocsin.collectors.hook._timer import (
     ANNOUNCED_PHASES,
@@ -69,6 +70,7 @@ class Recorder:
         "explicit",
         "identity",
         "inert",
+        "losses",
         "phases",
         "sender",
         "step_number",
@@ -89,6 +91,7 @@ class Recorder:
         self.explicit = False
         self.blocked: dict[int, Operation] = {}
         self.completed: deque[Operation] = deque(maxlen=MAX_COLLECTIVES)
+        self.losses = LossWatch()
         self.wall_offset_ns = time.time_ns() - _now_ns()
         self._depth = 0
         self._measured = [False] * len(NAMES)
@@ -116,6 +119,8 @@ class Recorder:
         now = _now_ns()
         totals = self.timer.take(now)
         self.step_start = 0
+        if not self.losses.is_empty:
+            self.take_losses()
         if self.sender.connected:
             self.sender.send(self._step_message(now - start, totals, now))
         else:
@@ -185,12 +190,26 @@ class Recorder:
     def set_value(self, what: str, value: object) -> None:
         """Keep the step's loss or gradient norm; report it at once when it stops being finite."""
         number = host_number(value)
-        if number is None:
-            return
-        self._values[what] = number
+        if number is not None:
+            self._values[what] = number
+            self._tell_bad(what, number, self.current_step)
+
+    @property
+    def current_step(self) -> int:
+        """Number of the step in progress; between steps, of the next one."""
+        return self.step_number if self.step_start else self.step_number + 1
+
+    def take_losses(self) -> None:
+        """Take the losses that ``backward`` was called on; the one that the script tells wins."""
+        is_told = self._values["loss"] is not None
+        for step, number in self.losses.take(self.step_number, is_told=is_told):
+            self._tell_bad("loss", number, step)
+            if not is_told:
+                self._values["loss"] = number
+
+    def _tell_bad(self, what: str, number: float, step: int) -> None:
         bad = not math.isfinite(number)
         if bad and not self._bad[what]:
-            step = self.step_number if self.step_start else self.step_number + 1
             self.send("nan", step=step, what=what, value=str(number))
         self._bad[what] = bad
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tocsin.schemas import events
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role
 from tocsin.schemas.errors import IdentityError
 from tocsin.schemas.kinds import EventSource
@@ -53,13 +54,17 @@ class Principal:
         """Refuse a record that they may not send.
 
         Raises:
-            IdentityError: a model, another host's record, or not of their role; of some roles everything.
+            IdentityError: a model, the closing of an incident, another host's record, or not of their role; of some
+                roles everything.
         """
         if isinstance(record, ModelAnnouncement):
             if self.role is Role.TRAINER and self.by == BY_SIGNATURE:
                 return
             text = f"a model for {record.name} from {self.label}: announce it over the control socket, or signed"
             raise IdentityError(IdentityRefusal.MODEL_REFUSED, text)
+        if isinstance(record, Event) and record.name == events.INCIDENT_CLOSE and self.role is not Role.PLAYER:
+            text = f"{events.INCIDENT_CLOSE} from {self.label}: close incidents over the control socket"
+            raise IdentityError(IdentityRefusal.CLOSE_REFUSED, text)
         if self.role in _SILENT:
             text = f"{type(record).__name__} from {self.label}: this role sends no records"
             raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)

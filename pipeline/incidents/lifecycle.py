@@ -28,7 +28,7 @@ from tocsin.pipeline.incidents.matching import explains_better, retells, same_fa
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, retold_action
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
 from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Verdict, VerdictState, verdict_id_of
 
 _TOLD_BY_ONE = (Reason.HARDWARE_EVENT.value, Reason.SILENT_AND_PEERS_STALLED.value)
@@ -63,6 +63,7 @@ class DecideConfig:
     settle_ns: int = 20 * NS_PER_SECOND
     gone_ns: int = 5 * NS_PER_SECOND
     relapses: RelapseConfig = field(default_factory=RelapseConfig)
+    closed_quiet_ns: int = 600 * NS_PER_SECOND
     fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND
 
@@ -159,6 +160,17 @@ class Decide:
         if finding.fault is FaultKind.SILENT_CORRUPTION:
             return not any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
         return finding.fault not in (*SLOWER, FaultKind.HANG)
+
+    def close_by_human(self, told: Event, now_ns: int) -> list[Verdict]:
+        """Resolve the incident that a person closes; return its last line, nothing where it does not stand."""
+        for incident in self._incidents:
+            verdict = incident.verdict
+            if verdict.verdict_id == told.payload.get("id"):
+                incident.verdict = replace(verdict, evidence=(said_by(told), *verdict.evidence))
+                line = self._close(incident, now_ns, VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN)
+                self._closed[verdict.verdict_id][1:3] = [now_ns, CLOSED_BY_HUMAN_MARK]
+                return [line]
+        return []
 
     def _end(self, incident: Incident, now_ns: int, reason: Reason) -> Verdict:
         """Close an incident because its job ended or goes on in another attempt; return the closing line."""

@@ -222,6 +222,8 @@ class Speakers:
         return ()
 
     def _event(self, event: Event) -> Sequence[JobRecord]:
+        if event.name == events.INCIDENT_CLOSE:
+            return self._close(event)
         if event.source is EventSource.SCHEDULER and self._is_scheduler(event.host):
             return (event,)
         if event.rank < 0:
@@ -230,6 +232,14 @@ class Speakers:
         if kept and event.name in ENDS:
             self._holders.ended_ns[event.rank] = event.ts_ns
         return kept
+
+    def _close(self, event: Event) -> Sequence[JobRecord]:
+        """The end of an incident, told by the control socket; a host may not tell it."""
+        if event.host == events.CONTROL_HOST:
+            return (event,)
+        text = f"{event.host} closes an incident: only the engine's control socket may"
+        self._letters.add(event, event.rank, SpeakerRefusal.CLOSE_OF_HOST, text, whole=True)
+        return ()
 
     def _is_scheduler(self, host: str) -> bool:
         return self._config.is_played or host in self._config.schedulers

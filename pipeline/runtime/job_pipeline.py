@@ -39,7 +39,16 @@ from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.model_announcement import DEFAULT_VERSION
 from tocsin.schemas.reasons import Reason, SpeakerRefusal
-from tocsin.schemas.records import IDLE_JOB_ID, METRIC_SLICE_NS, NS_PER_SECOND, Groups, JobKey, Slice, TableAnnouncement
+from tocsin.schemas.records import (
+    IDLE_JOB_ID,
+    METRIC_SLICE_NS,
+    NS_PER_SECOND,
+    Event,
+    Groups,
+    JobKey,
+    Slice,
+    TableAnnouncement,
+)
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Verdict
 
 _LOG = logging.getLogger("tocsin.models")
@@ -160,10 +169,11 @@ class JobPipeline:
         health: list[AlignedHealth] = []
         for metrics in turn.metrics:
             health.extend(self._take_metrics(metrics))
-        self.graph.take(fast.records)
-        self._take_tables(fast)
+        judged, closings = without_closings(fast)
+        self.graph.take(judged.records)
+        self._take_tables(judged)
         refused = (*refused, *self._groups_gone(turn.end_ns))
-        verdicts, anomalies = self._judge(fast) if self._judges else ((), ())
+        verdicts, anomalies = self._judge(judged, closings) if self._judges else ((), ())
         return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies), fast, refused)
 
     def _take_tables(self, fast: Slice) -> None:
@@ -193,7 +203,7 @@ class JobPipeline:
             told = {"job": self.job.job_id, "host": refused.host, "reason": refused.reason.value}
             _JOB_LOG.warning("not heard", extra={**told, "message_of_letter": refused.sentence})
 
-    def _judge(self, fast: Slice) -> tuple[Sequence[Verdict], Sequence[Anomaly]]:
+    def _judge(self, fast: Slice, closings: Sequence[Event]) -> tuple[Sequence[Verdict], Sequence[Anomaly]]:
         self._choose_model(STEPS, self.steps, fast)
         with self._timed(STEPS):
             by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
@@ -202,7 +212,11 @@ class JobPipeline:
             diagnosis = self.diagnose.on_slice(fast, anomalies, JobPace(self.steps, self.peers))
         self.abstained.update(reason.value for reason in diagnosis.abstained)
         findings = [finding for finding in diagnosis.findings if not self._is_of_moved(finding)]
-        verdicts = self._after_the_end(fast.end_ns)
+        verdicts = [line for one in closings for line in self.decide.close_by_human(one, fast.end_ns)]
+        is_closed = bool(verdicts)
+        verdicts += self._after_the_end(fast.end_ns)
+        if is_closed and self._gone_ns:
+            self._gone_ns = fast.end_ns - _TOLD_AFTER_END_NS  # a person knows of the end: it is told no more
         if self._gone_ns:
             is_over = fast.end_ns - self._gone_ns >= _TOLD_AFTER_END_NS
             findings = [] if is_over else [one for one in findings if self.decide.explains_end(one)]

@@ -103,6 +103,7 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
         **dict.fromkeys(("queue_depth", "rows", "tokens", "max_length", "sum_squared_lengths", "memory_bytes"), NUMBER),
     },
     events.NAN: {"step": STEP, "what": WORD, "where": WORD, "value": SCALAR},
+    events.INCIDENT_CLOSE: {"id": WORD, "note": WORD, "actor": WORD},
     events.HELLO: {"world_size": WORLD},
     events.STOPPED: {"edge": WORD, "seconds": SECONDS, "stopped_ratio": NUMBER},
     events.STALL: {

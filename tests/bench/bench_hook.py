@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tocsin.collectors import hook
+from tocsin.collectors.hook._recorder import Recorder
 
 REPEAT = 5
 EVENTS = 50_000
@@ -78,6 +79,19 @@ def steps(count: int) -> None:
             pass
 
 
+def seen_losses(recorder: Recorder, loss: Any) -> Callable[[int], None]:
+    """Return what a step costs more because ``attach`` sees its loss: at backward, and at its end."""
+    import torch
+
+    def repeat(count: int) -> None:
+        for _ in range(count):
+            recorder.losses.see_all(torch.Tensor, loss, recorder.current_step)
+            if not recorder.losses.is_empty:
+                recorder.take_losses()
+
+    return repeat
+
+
 def bench_events(folder: str) -> list[tuple[str, float, str]]:
     """Return (what, microseconds, goal) of single events; a wrapped call and a phase are two events each."""
     import torch
@@ -103,6 +117,10 @@ def bench_events(folder: str) -> list[tuple[str, float, str]]:
 
         cost_ns = best_ns(calls(wrapped), EVENTS) - best_ns(calls(no_op), EVENTS)
         rows.append(("collective, per event", cost_ns / 2e3, goal))
+        loss = torch.nn.Linear(1, 1)(torch.ones(1)).mean()
+        rows.append(
+            ("loss that attach sees, per step", best_ns(seen_losses(started.recorder, loss), EVENTS) / 1e3, goal)
+        )
         rows.append(("step and datagram, agent present", best_ns(steps, 300) / 1e3, ""))
         for _ in range(EVENTS):
             wrapped(tensor)
@@ -172,8 +190,6 @@ class Training:
                 dist.all_reduce(parameter.grad)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            if hooked:
-                hook.loss(loss)
             now, used = time.perf_counter(), time.thread_time()
             costs.append(Cost(now - wall, used - cpu))
             wall, cpu = now, used

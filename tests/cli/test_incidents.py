@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 from tocsin.cli import drill_mark, paths
 from tocsin.cli.drill.runner import DrillGround
-from tocsin.cli.incident_text import action_text, length_text, render_one, short_ids
+from tocsin.cli.incident_text import action_text, as_json, length_text, render_one, short_ids
 from tocsin.cli.incidents import one_of
 from tocsin.cli.main import main
-from tocsin.pipeline.runtime.embedded.control_socket import ControlServer, sql_handler
+from tocsin.pipeline.runtime.embedded.control_socket import ControlServer, EngineRefusedError, sql_handler
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.errors import ConfigError, StoreError
+from tocsin.schemas.verdicts import ActionKind
 
 FILL = """
 import sys
@@ -77,7 +78,33 @@ def test_json_has_the_columns_of_the_view(filled: Path) -> None:
     shown = [json.loads(line) for line in tocsin(filled, "incidents", "--json").stdout.splitlines()]
     query = "SELECT * FROM tocsin.incidents_current WHERE verdict_id = 'a'"
     viewed = [json.loads(line) for line in tocsin(filled, "sql", query, "--format", "JSONEachRow").stdout.splitlines()]
-    assert [list(row.items()) for row in shown] == [list(row.items()) for row in viewed]
+    assert [list(row) for row in shown] == [list(row) for row in viewed]
+    otherwise = ("since", "opened", "detected", "action")
+    assert [{**row, **dict.fromkeys(otherwise)} for row in shown] == [
+        {**row, **dict.fromkeys(otherwise)} for row in viewed
+    ]
+
+
+def test_json_tells_the_same_action_as_the_table(filled: Path) -> None:
+    [row] = [json.loads(line) for line in tocsin(filled, "incidents", "--json").stdout.splitlines()]
+    assert row["action"] == "restart process of rank 3 of job job-1 (proposed)"
+
+
+@given(st.sampled_from([one.name for one in CAUSES.values() if one.blames != "machine"]), st.sampled_from(ActionKind))
+def test_json_names_no_machine_as_target_of_what_is_not_its_fault(cause: str, kind: ActionKind) -> None:
+    times = dict.fromkeys(("since", "opened", "detected"), "2025-11-01 00:00:00.000")
+    row = {**times, "action": f"{kind} box (proposed)", "cause": cause, "ranks": "3", "job": "j", "expires": "x"}
+    assert "box" not in str(as_json(row)["action"])
+
+
+def test_times_have_a_zone(filled: Path) -> None:
+    rows = [json.loads(line) for line in tocsin(filled, "incidents", "--all", "--json").stdout.splitlines()]
+    for row in rows:
+        for name in ("since", "opened", "detected"):
+            assert row[name].endswith("Z")
+            assert datetime.fromisoformat(row[name]).utcoffset() == timedelta(0)
+    assert {row["since"] for row in rows} == {"2025-10-31T23:59:50.000Z"}
+    assert "since      2025-10-31T23:59:50Z" in tocsin(filled, "incidents", "show", "b").stdout
 
 
 def test_without_an_engine_nothing_is_judged(filled: Path) -> None:
@@ -130,12 +157,12 @@ def test_what_nobody_renewed_is_no_now_and_has_an_end(filled: Path) -> None:
     now = tocsin(filled, "incidents").stdout
     assert "unrenewed" not in now
     everything = tocsin(filled, "incidents", "--all").stdout
-    for said in ("ENDED (UTC)", "LENGTH", "2025-11-01 00:09:50", "10 min 0 s", "expired"):
+    for said in (" ENDED ", "LENGTH", "2025-11-01T00:09:50Z", "10 min 0 s", "expired"):
         assert said in everything
     whole = tocsin(filled, "incidents", "show", "unr").stdout
     assert "(expired)" in whole
-    assert "ended      2025-11-01 00:09:50 UTC, after 10 min 0 s" in whole
-    assert "ended      2025-10-31 23:59:55 UTC, after 5 s" in tocsin(filled, "incidents", "show", "b").stdout
+    assert "ended      2025-11-01T00:09:50Z, after 10 min 0 s" in whole
+    assert "ended      2025-10-31T23:59:55Z, after 5 s" in tocsin(filled, "incidents", "show", "b").stdout
 
 
 def test_one_incident_in_full(filled: Path) -> None:
@@ -271,7 +298,12 @@ def engine(tmp_path: Path) -> Iterator[Path]:
     def status(_: object) -> dict[str, Any]:
         return {"jobs": [{"job_id": "quiet"}]}
 
-    handlers = {"sql": sql_handler(query), "health": health, "status": status}
+    def close(request: dict[str, Any]) -> dict[str, Any]:
+        if request["id"] != "ab":
+            raise EngineRefusedError("no incident that stands now begins with it", "not_found")
+        return {"verdict_id": "abcd", "job": "quiet", "actor": f"{request['actor']} ({request['note']})"}
+
+    handlers = {"sql": sql_handler(query), "health": health, "status": status, "incident_close": close}
     with ControlServer(paths.control_socket(tmp_path), handlers):
         yield tmp_path
 
@@ -288,6 +320,36 @@ def test_a_job_that_the_engine_hears_is_known(engine: Path, capsys: pytest.Captu
     assert capsys.readouterr().out == "nothing is wrong now in job quiet\n"
     assert main(["incidents", "--data", str(engine), "--job", "loud"]) == 2
     assert "known are quiet" in capsys.readouterr().err
+
+
+def test_an_incident_is_closed_by_whoever_asks(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "close", "ab", "--note", "new card", "--data", str(engine)]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"incident abcd of job quiet is closed by uid:{os.getuid()} (new card)")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["close", "ab"], "--note"),
+        (["close", "ab", "--note", " "], "--note"),
+        (["close", "x", "--note", "n"], "no incident that stands now"),
+        (["close", "--note", "n"], "beginning of an incident's id"),
+        (["show", "ab", "--note", "n"], "--note"),
+    ],
+)
+def test_what_cannot_be_closed_is_one_line(
+    engine: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["incidents", *words, "--data", str(engine)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+
+
+def test_nothing_is_closed_where_no_engine_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", "close", "ab", "--note", "n", "--data", str(tmp_path)]) == 2
+    assert "no engine listens" in capsys.readouterr().err
 
 
 def test_a_running_engines_error_is_the_same_line(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:

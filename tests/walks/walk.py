@@ -131,6 +131,17 @@ class Walk:
         sys.stdout.write(f"{what}: named after {time.monotonic() - begin:.1f} s\n")
         return found[0]
 
+    def close(self, verdict_id: str) -> None:
+        """Close an incident by the beginning of its id, and want it gone, with the note, and not told again."""
+        status, told = self.ask("incidents", "close", verdict_id[:8], "--note", "a walk's kill")
+        assert (status, verdict_id in told) == (0, True)
+        until(lambda: verdict_id not in {row["verdict_id"] for row in self.incidents()}, "end of a closed incident")
+        shown = self.ask("incidents", "show", verdict_id)[1]
+        assert "closed by uid:" in shown
+        assert "a walk's kill" in shown
+        time.sleep(5.0)
+        assert not [row for row in self.incidents() if row["fault"] == "fail_stop"]
+
     def faults(self, machines: list[str]) -> None:
         """Strike the job in four ways, and want each named by itself.
 
@@ -152,6 +163,7 @@ class Walk:
         os.kill(self.pid(1), signal.SIGKILL)
         ids.append(self.wanted("kill -9", "fail_stop", machines[1], 1))
         assert len(set(ids)) == len(ids)
+        self.close(ids[-1])
         named = {(row["machine"], row["ranks"]) for row in self.incidents("--all") if row["fault"] != "degraded"}
         assert named <= {(machines[rank], str(rank)) for rank in (1, 2, 3)} | {("nobody", "")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tocsin.schemas.events import CONTROL_HOST
 from tocsin.schemas.records import NS_PER_SECOND
 
 JUMP_NS: Final = NS_PER_SECOND
@@ -36,7 +37,7 @@ class HostTimes:
     def heard(self, host: str, *, is_on_time: bool) -> None:
         """A record came."""
         hosts = self._on_time if is_on_time else self._off_time
-        if host and len(hosts) < _MOST_HOSTS:
+        if host not in ("", CONTROL_HOST) and len(hosts) < _MOST_HOSTS:
             hosts.add(host)
 
     def learn(self, *, is_round: bool) -> None:

@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import socketserver
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,6 +38,10 @@ ANSWER_TIMEOUT_SECONDS = 120.0
 OLD_TICK_SECONDS = 10.0
 """An engine whose newest tick is older judges nothing: whoever asks it is told so, as an error."""
 _END_SECONDS = 10.0
+_PEER = struct.Struct("3i")
+"""Process, user and group of the peer of a unix socket."""
+ACTOR = "actor"
+"""Key of a request that the server sets: who asks, as ``uid:1000``."""
 Message = dict[str, Any]
 Handler = Callable[[Message], Message | Iterator[Message]]
 """Gets the request, returns the answer without ``ok``, or an iterator of answers.
@@ -199,7 +204,12 @@ class _Connection(socketserver.StreamRequestHandler):
             raise EngineRefusedError(
                 f"unknown command {request['cmd']!r}: this engine knows {known}", "unknown_command"
             )
-        return request, handler
+        return {**request, ACTOR: self._actor()}, handler
+
+    def _actor(self) -> str:
+        """The user of the process at the other end, as the kernel says."""
+        credentials = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        return f"uid:{_PEER.unpack(credentials)[1]}"
 
     def _stream(self, answers: Iterator[Message]) -> None:
         closing = cast("_Server", self.server).closing

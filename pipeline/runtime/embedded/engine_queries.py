@@ -15,7 +15,7 @@ from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, JobKey
-from tocsin.schemas.verdicts import FaultKind, VerdictState
+from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 
 
 class EngineQueries:
@@ -45,6 +45,11 @@ class EngineQueries:
         """Return whether an attempt has an open or confirmed verdict."""
         pipeline = self._jobs.pipelines.get(job)
         return pipeline is not None and bool(pipeline.decide.live)
+
+    def live_verdicts(self) -> list[Verdict]:
+        """The open and confirmed verdicts of all jobs."""
+        with self._lock:
+            return [one for pipeline in self._pipelines.values() for one in pipeline.decide.live]
 
     def open_incidents(self) -> Counter[tuple[FaultKind, VerdictState]]:
         """Return how many incidents of all jobs are open, by fault and state."""

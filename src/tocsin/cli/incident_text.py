@@ -20,6 +20,7 @@ MIN_ID_CHARACTERS: Final = 8
 """Smallest number of characters of a shortened ID."""
 _ACTIVE_STATES: Final = ("open", "confirmed")
 _MAX_CELL_CHARACTERS: Final = 80
+_TIMES: Final = ("since", "opened", "detected")
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -80,6 +81,13 @@ def action_text(incident: Incident) -> str:
     return what + bracket + state
 
 
+def as_json(incident: Incident) -> dict[str, Any]:
+    """Return what JSON says of an incident: the table's action, times by ISO 8601 in UTC, and not when it expires."""
+    shown = {name: value for name, value in incident.items() if name != "expires"}
+    times = {name: f"{str(incident[name]).replace(' ', 'T')}Z" for name in _TIMES if name in incident}
+    return {**shown, **times, "action": action_text(incident)}
+
+
 def table(incidents: Sequence[Incident], now: datetime) -> str:
     """Return a table with one line per incident; with end and duration if at least one of them has ended."""
     with_ends = any(is_over(one, now) for one in incidents)
@@ -87,7 +95,7 @@ def table(incidents: Sequence[Incident], now: datetime) -> str:
     ids = short_ids([str(one["verdict_id"]) for one in incidents])
     rows = [[ids[str(one["verdict_id"])], *_cells(one, now)] for one in incidents]
     if with_ends:
-        head[3:3] = ["ENDED (UTC)", "LENGTH"]
+        head[3:3] = ["ENDED", "LENGTH"]
         for row, one in zip(rows, incidents, strict=True):
             row[3:3] = _end_cells(one, now)
     rows = [[plain(_cut(cell)) for cell in row] for row in rows]
@@ -128,8 +136,8 @@ def render_one(incident: Incident, now: datetime) -> str:
     lines = [
         plain(incident["summary"]),
         *_field("what", f"{incident['what']} ({state_of(incident, now)})"),
-        *_field("since", f"{str(incident['since'])[:19]} UTC"),
-        *([] if end is None else _field("ended", f"{end:%Y-%m-%d %H:%M:%S} UTC, after {_length(incident, end)}")),
+        *_field("since", _shown(_time(incident["since"]))),
+        *([] if end is None else _field("ended", f"{_shown(end)}, after {_length(incident, end)}")),
         *_field("machine", f"{incident['machine']}{ranks}"),
         *_field("why", incident["why"]),
         *_field("evidence", *shown),
@@ -163,7 +171,7 @@ def _cells(one: Incident, now: datetime) -> list[str]:
 def _end_cells(one: Incident, now: datetime) -> list[str]:
     """Return an incident's cells with end and duration, "-" if it has not ended."""
     end = ended_at(one, now)
-    return ["-", "-"] if end is None else [f"{end:%Y-%m-%d %H:%M:%S}", _length(one, end)]
+    return ["-", "-"] if end is None else [_shown(end), _length(one, end)]
 
 
 def _length(one: Incident, end: datetime) -> str:
@@ -174,6 +182,11 @@ def _length(one: Incident, end: datetime) -> str:
 def _cut(text: str) -> str:
     """Return the text shortened to the width of a cell."""
     return text if len(text) <= _MAX_CELL_CHARACTERS else text[: _MAX_CELL_CHARACTERS - 1] + "…"
+
+
+def _shown(moment: datetime) -> str:
+    """A time in UTC to the second, by ISO 8601."""
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _time(text: object) -> datetime:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tocsin.cli.database import add_database_arguments, database, database_of
 from tocsin.cli.engine_reader import EngineReader, add_engine_arguments, reader_of
-from tocsin.cli.incident_text import render, render_one
+from tocsin.cli.incident_text import as_json, render, render_one
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import control_socket
 from tocsin.cli.ticks import engine_judges, is_ticking
@@ -21,8 +21,9 @@ from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, Engin
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.user_queries import incidents_query
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.printable import json_text
+from tocsin.schemas.printable import json_text, plain
 
+SHOW, CLOSE = "show", "close"
 MAX_SHOWN_COUNT = 1000
 """Greatest number of incidents shown; the newest ones."""
 _MAX_NAMED_COUNT = 8
@@ -44,6 +45,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the incidents; return the exit status, 2 if no engine judges (the list may be out of date)."""
     wanted = wanted_id(args.show)
     reader = reader_of(args)
+    if verb == CLOSE:
+        return close(args, str(wanted), is_remote=reader is not None)
+    if args.note:
+        raise ConfigError("--note", args.note, "left out, or used with 'close ID'")
     source: IncidentSource = _Database(*database_of(args)) if reader is None else _Remote(reader)
     now = datetime.now(UTC)
     if wanted is not None:
@@ -54,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             check_job(args.job, source.known_jobs())
     if args.json:
         for incident in found:
-            print(json_text({name: value for name, value in incident.items() if name != "expires"}))
+            print(json_text(as_json(incident)))
     elif wanted is not None:
         print(render_one(found[0], now))
     else:
@@ -123,10 +128,29 @@ def wanted_id(words: Sequence[str]) -> str | None:
         ConfigError: the words are not ``show ID``.
     """
     if not words:
-        return None
-    if len(words) != 2 or words[0] != "show" or not words[1]:
-        raise ConfigError("incidents", " ".join(words), "left out, or 'show' and the beginning of an incident's id")
-    return words[1]
+        return SHOW, None
+    if len(words) != 2 or words[0] not in (SHOW, CLOSE) or not words[1]:
+        must = "left out, or 'show' or 'close' and the beginning of an incident's id"
+        raise ConfigError("incidents", " ".join(words), must)
+    return words[0], words[1]
+
+
+def close(args: argparse.Namespace, wanted: str, *, is_remote: bool) -> int:
+    """Close an incident over the control socket of the engine that holds it.
+
+    Raises:
+        ConfigError: there is no note, or the engine is on another machine.
+        EngineError: no engine runs, or it holds no such incident.
+    """
+    if is_remote:
+        raise ConfigError("--engine", args.engine, "left out: incidents are closed on the engine's own machine")
+    if not args.note.strip():
+        raise ConfigError("--note", args.note, "a sentence: why the incident is closed")
+    data, _ = database_of(args)
+    answer = ControlClient(control_socket(data)).call("incident_close", id=wanted, note=args.note)
+    told = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
+    print(plain(f"{told}; 'incidents show' tells it in about two seconds"))
+    return 0
 
 
 def fetch(

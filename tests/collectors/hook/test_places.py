@@ -176,7 +176,8 @@ def test_without_root_agent_exec_and_hook_meet(folder: Path, has_runtime: bool) 
     uid = os.getuid() or 61_234
     script = f"""
         import os
-        from tocsin.collectors import _hook_places, hook
+        from tocsin.collectors import hook
+        from tocsin.collectors.hook import _places as _hook_places
         from tocsin.collectors.agent.datagram_socket import DatagramSocket
         from tocsin.collectors.exec.command import send_exit
         if os.getuid() == 0:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.pipeline.identity.principal import Principal
+from tocsin.pipeline.identity.principal import WAYS, Principal
+from tocsin.pipeline.incidents.closing import close_event
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import IdentityError
 from tocsin.schemas.model_announcement import withdrawal
@@ -23,6 +24,17 @@ def _reason(principal: Principal, record: object) -> str:
     except IdentityError as error:
         return error.reason
     return ""
+
+
+CLOSING = close_event(JobKey("c", "j"), "v1", "seen", "uid:0", 1)
+
+
+@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("role", list(Role))
+def test_only_a_recording_s_player_repeats_what_the_control_socket_said(role: Role, by: str) -> None:
+    allowed = "" if role is Role.PLAYER else Why.CLOSE_REFUSED
+    assert _reason(Principal("n0", role, by), CLOSING) == allowed
+    assert _reason(Principal(CLOSING.host, role, by), CLOSING) == allowed
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tocsin.pipeline.incidents.closing import close_event
 from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
@@ -726,3 +727,61 @@ class TestOneMachine:
         life.see(self._of(SLOW, 1, machine_count=4), seconds=10)
         life.see(self._of(FaultKind.HANG, 3, machine_count=4, onset=10), seconds=3)
         assert len(life.decide.live) == 1
+
+
+class TestClosedByHuman:
+    """What a person closed."""
+
+    @staticmethod
+    def close(life: Life, number: int = 0) -> list[Verdict]:
+        now_ns = T0 + life.second * NS_PER_SECOND
+        told = close_event(JOB, life.lines[number].verdict_id, "seen", "uid:7", now_ns)
+        new = life.decide.close_by_human(told, now_ns)
+        life.lines += new
+        return new
+
+    def test_it_is_resolved_and_says_by_whom_and_why(self) -> None:
+        life = Life()
+        life.see(finding(HANG, "n3"))
+        [line] = self.close(life)
+
+        assert (line.state, line.reason) == (VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN.value)
+        assert (line.action.value, line.update) == ("none", life.lines[0].update + 1)
+        assert [one.text for one in line.evidence] == ["closed by uid:7: seen", "it is so"]
+        assert self.close(life) == [], "it is closed once"
+
+    @pytest.mark.parametrize("fault", [HANG, SLOW, DEGRADED])
+    def test_what_goes_on_is_quiet_for_ten_minutes_and_then_another_incident(self, fault: FaultKind) -> None:
+        life, told = Life(), finding(fault, "n3")
+        life.see(told, seconds=3)
+        self.close(life)
+        assert life.see(told, seconds=CONFIG.closed_quiet_ns // NS_PER_SECOND - 1) == []
+        again = life.see(told, seconds=2)
+
+        assert [line.state.value for line in again] == ["open"]
+        assert again[0].verdict_id != life.lines[0].verdict_id
+
+    def test_the_end_of_a_process_is_never_told_again(self) -> None:
+        life, told = Life(), finding(STOP, "n3")
+        life.see(told, seconds=3)
+        self.close(life)
+
+        assert life.see(told, seconds=2000) == []
+
+    @pytest.mark.parametrize("other", [finding(HANG, "n4"), finding(STOP, "n3"), finding(HANG, "n3", onset=40)])
+    def test_another_story_is_told_at_once(self, other: Finding) -> None:
+        life = Life()
+        life.see(finding(HANG, "n3"), seconds=3)
+        self.close(life)
+
+        assert [line.state.value for line in life.see(other)] == ["open"]
+
+    def test_a_restart_forgets_nothing(self) -> None:
+        life, told = Life(), finding(HANG, "n3")
+        life.see(told, seconds=3)
+        self.close(life)
+        after = Decide(CONFIG, JOB)
+        after.restore(life.decide.snapshot())
+        life.decide = after
+
+        assert life.see(told, seconds=100) == []

@@ -13,6 +13,7 @@ import pytest
 from tests.pipeline.identity.kit import NOW, Fleet
 from tests.pipeline.identity.wire import Wire, event
 from tocsin.pipeline.identity.gate import GateConfig
+from tocsin.pipeline.incidents.closing import close_event
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer
 from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
@@ -20,6 +21,7 @@ from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Role, new_credential
 from tocsin.schemas.model_announcement import withdrawal
 from tocsin.schemas.reasons import IdentityRefusal as Why
+from tocsin.schemas.records import JobKey
 from tocsin.schemas.wire.codec import encode
 
 
@@ -178,6 +180,14 @@ def test_a_model_is_refused_by_name(ground: Ground) -> None:
     wire.send(wire.seal(encode(withdrawal("peers", NOW))))
     assert wire.hear()["reason"] == Why.MODEL_REFUSED
     assert ground.engine.models.status(NOW) == []
+
+
+def test_an_agent_that_closes_an_incident_sends_a_dead_letter(ground: Ground) -> None:
+    wire, told = ground.wire(), encode(close_event(JobKey("c", "j"), "v1", "seen", "uid:0", NOW))
+    wire.send(wire.seal(told))
+    assert wire.hear()["reason"] == Why.CLOSE_REFUSED
+    assert ground.server.dead_letters[-1].data == told
+    assert ground.taken == 0
 
 
 def test_whoever_is_revoked_while_connected_is_cut_off(ground: Ground) -> None:

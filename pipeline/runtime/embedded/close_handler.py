@@ -1,0 +1,73 @@
+"""Closes incidents over the control socket, which belongs to the engine's user alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.incidents.closing import close_event
+from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, EngineRefusedError, Handler, Message
+from tocsin.schemas.errors import ClockAheadError, SchemaError
+from tocsin.schemas.records import Record
+from tocsin.schemas.verdicts import Verdict
+
+MAX_NOTE_CHARACTERS: Final = 1000
+_MAX_NAMED_COUNT: Final = 8
+
+
+def close_handler(
+    live: Callable[[], Sequence[Verdict]],
+    take: Callable[[Record], Taken],
+    now_ns: Callable[[], int],
+    commit: Callable[[], bool] = lambda: True,
+) -> Handler:
+    """Return the handler of ``incident_close``: ``{"id", "note"}`` in, ``{"verdict_id", "job", "actor"}`` out.
+
+    The beginning of an id is enough where no other incident that stands has it. The incident ends with the second
+    in which it is closed, as soon as that is judged.
+
+    Args:
+        live: returns the verdicts that stand.
+        take: takes the event that closes one, as any record.
+        now_ns: the engine's clock.
+        commit: puts what was taken into the journal; False: the disk refuses for now.
+    """
+
+    def answer(request: Message) -> Message:
+        note, actor = _text(request, "note"), str(request[ACTOR])
+        if len(note) > MAX_NOTE_CHARACTERS:
+            raise EngineRefusedError(f"a note has at most {MAX_NOTE_CHARACTERS} characters", "bad_request")
+        verdict = _one_of(live(), _text(request, "id"))
+        try:
+            taken = take(close_event(verdict.job, verdict.verdict_id, note, actor, now_ns()))
+        except (SchemaError, ClockAheadError) as error:
+            raise EngineRefusedError(str(error), error.reason) from error
+        if taken is not Taken.OK:
+            raise EngineRefusedError("the engine's clock was set a moment ago: try again", taken.value)
+        if not commit():
+            raise EngineRefusedError("the journal cannot be written: it is closed until the engine ends", "not_kept")
+        return {"verdict_id": verdict.verdict_id, "job": verdict.job.job_id, "actor": actor}
+
+    return answer
+
+
+def _text(request: Message, key: str) -> str:
+    value = request.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise EngineRefusedError(f'incident_close needs "{key}" as text', "bad_request")
+    return value.strip()
+
+
+def _one_of(live: Sequence[Verdict], wanted: str) -> Verdict:
+    exact = [one for one in live if one.verdict_id == wanted]
+    found = exact or [one for one in live if one.verdict_id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        text = (
+            f"no incident that stands now begins with {wanted[:80]!r}: it is over, or was never told (incidents --all)"
+        )
+        raise EngineRefusedError(text, "not_found")
+    several = ", ".join(sorted(one.verdict_id for one in found)[:_MAX_NAMED_COUNT])
+    raise EngineRefusedError(f"{wanted[:80]!r} begins several incidents: {several}", "ambiguous")
