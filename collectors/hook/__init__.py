@@ -76,6 +76,7 @@ class Hook:
         "_phases",
         "_pid",
         "_reply",
+        "_scaler",
         "_step",
         "recorder",
         "reporter",

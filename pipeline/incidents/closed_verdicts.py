@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tocsin.pipeline.incidents.closing import CLOSED_BY_HUMAN_MARK
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.verdicts import FaultKind, Verdict
 
@@ -18,7 +19,7 @@ class ClosedVerdict(NamedTuple):
     Attributes:
         update: number of its last line; -1: there was none.
         seen_ns: time of its newest evidence; -1: there was none.
-        had_suspects: whether it named suspects, 0 or 1.
+        had_suspects: whether it named suspects, 0 or 1; ``CLOSED_BY_HUMAN_MARK``: a person closed it.
         was_confirmed: whether it was confirmed, 0 or 1.
     """
 
@@ -51,12 +52,15 @@ class ClosedVerdicts:
     def is_rest(self, verdict_id: str, finding: Finding) -> bool:
         """Return whether a finding is only what is left of the closed verdict with its id.
 
-        That is a deviation without impact, or a finding without suspects after a verdict that named some.
+        That is a deviation without impact, a finding without suspects after a verdict that named some, or anything
+        after a person closed it.
         """
         closed = self._by_id.get(verdict_id)
         if closed is None:
             return False
-        return finding.fault is FaultKind.DEGRADED or (bool(closed.had_suspects) and not finding.suspects)
+        if closed.had_suspects == CLOSED_BY_HUMAN_MARK or finding.fault is FaultKind.DEGRADED:
+            return True
+        return bool(closed.had_suspects) and not finding.suspects
 
     def reopen(self, verdict_id: str, seen_ns: int) -> ClosedVerdict | None:
         """Forget and return a closed verdict in order to open it again; None: its evidence is not newer.
@@ -70,6 +74,20 @@ class ClosedVerdicts:
             self._by_id[verdict_id] = closed
             return None
         return closed
+
+    def mark_by_human(self, verdict_id: str, closed_ns: int) -> None:
+        """Remember that a person closed a verdict, and when."""
+        self._by_id[verdict_id] = self._by_id[verdict_id]._replace(seen_ns=closed_ns, had_suspects=CLOSED_BY_HUMAN_MARK)
+
+    def is_silenced(self, verdict_id: str, finding: Finding, now_ns: int, quiet_ns: int) -> bool:
+        """Return whether a person closed the verdict with this id less than ``quiet_ns`` ago.
+
+        The end of a process is never told again after that: it happens once.
+        """
+        closed = self._by_id.get(verdict_id)
+        if closed is None or closed.had_suspects != CLOSED_BY_HUMAN_MARK:
+            return False
+        return finding.fault is FaultKind.FAIL_STOP or now_ns - closed.seen_ns < quiet_ns
 
     def forget_evidence(self, verdict_id: str) -> None:
         """Let the evidence that was seen before the closing open the verdict again."""

@@ -1,8 +1,7 @@
 """The life of verdicts: one incident for one fault, from open to resolved.
 
-``diagnose`` returns once a second the explanations that hold. ``decide`` turns them into verdicts whose ids are fixed
-at opening. It waits before it proposes an action that takes a machine away, and closes what no longer holds. Nothing
-is executed here.
+``diagnose`` returns once a second the explanations that hold. ``Decide`` turns them into verdicts with fixed ids. It
+waits before it proposes to take a machine away, and closes what no longer holds. Nothing is executed here.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.closed_verdicts import ClosedVerdicts
+from tocsin.pipeline.incidents.closing import said_by
 from tocsin.pipeline.incidents.flapping import RelapseConfig, Relapses
 from tocsin.pipeline.incidents.incident import (
     SLOWER,
@@ -149,8 +149,8 @@ class Decide:
         """
         is_told = any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
         over = (*SLOWER, FaultKind.SILENT_CORRUPTION) if is_told else SLOWER
-        ended = [incident for incident in self._incidents if incident.verdict.fault in over]
-        lines = [self._end(incident, now_ns, Reason.JOB_ENDED) for incident in ended]
+        ended = [one for one in self._incidents if one.verdict.fault in over]
+        lines = [self._end(one, now_ns, Reason.JOB_ENDED) for one in ended]
         for incident in self._incidents:
             incident.held_ns = incident.seen_ns = now_ns  # a dead job recovers from nothing
         return lines
@@ -162,13 +162,12 @@ class Decide:
         return finding.fault not in (*SLOWER, FaultKind.HANG)
 
     def close_by_human(self, told: Event, now_ns: int) -> list[Verdict]:
-        """Resolve the incident that a person closes; return its last line, nothing where it does not stand."""
-        for incident in self._incidents:
-            verdict = incident.verdict
+        """Resolve the incident that a person closes; return its last line, nothing where it is not open."""
+        for incident, verdict in [(one, one.verdict) for one in self._incidents]:
             if verdict.verdict_id == told.payload.get("id"):
                 incident.verdict = replace(verdict, evidence=(said_by(told), *verdict.evidence))
                 line = self._close(incident, now_ns, VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN)
-                self._closed[verdict.verdict_id][1:3] = [now_ns, CLOSED_BY_HUMAN_MARK]
+                self._closed.mark_by_human(verdict.verdict_id, now_ns)
                 return [line]
         return []
 
@@ -235,6 +234,8 @@ class Decide:
         """Open an incident for a finding; return its first line, or none where its evidence closed a verdict before."""
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
         taken = any(incident.verdict.verdict_id == verdict_id for incident in self._incidents)
+        if self._closed.is_silenced(verdict_id, finding, now_ns, self._config.closed_quiet_ns):
+            return []
         if taken or self._closed.is_rest(verdict_id, finding):
             # An incident that became another one holds the id; or the closed verdict with this id keeps its last line.
             verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, now_ns)
@@ -261,8 +262,7 @@ class Decide:
             common=finding.common,
             witnesses=finding.witnesses,
         )
-        was_confirmed = bool(closed.was_confirmed)
-        incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, was_confirmed)
+        incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, bool(closed.was_confirmed))
         incident.is_lone, incident.is_wordless = finding.is_lone, finding.is_wordless
         self._incidents.append(incident)
         return [verdict]

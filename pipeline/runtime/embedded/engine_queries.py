@@ -47,9 +47,9 @@ class EngineQueries:
         return pipeline is not None and bool(pipeline.decide.live)
 
     def live_verdicts(self) -> list[Verdict]:
-        """The open and confirmed verdicts of all jobs."""
+        """Return the open and confirmed verdicts of all jobs."""
         with self._lock:
-            return [one for pipeline in self._pipelines.values() for one in pipeline.decide.live]
+            return [one for pipeline in self._jobs.pipelines.values() for one in pipeline.decide.live]
 
     def open_incidents(self) -> Counter[tuple[FaultKind, VerdictState]]:
         """Return how many incidents of all jobs are open, by fault and state."""

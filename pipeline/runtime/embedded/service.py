@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.runtime.embedded.catch_up import CatchUp, CatchUpConfig
 from tocsin.pipeline.runtime.embedded.clock_watch import EngineTime
-from tocsin.pipeline.runtime.embedded.close_handler import close_handler
 from tocsin.pipeline.runtime.embedded.control_socket import (
     ControlServer,
     Handler,

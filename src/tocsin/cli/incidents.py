@@ -32,8 +32,9 @@ _JOBS_QUERY = "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
-    text = "one incident in full; the beginning of its id is enough"
-    parser.add_argument("show", nargs="*", metavar="show ID", help=text)
+    text = "show ID: one incident in full; close ID --note TEXT: it is dealt with. The beginning of an id is enough"
+    parser.add_argument("words", nargs="*", metavar="show ID | close ID", help=text)
+    parser.add_argument("--note", default="", metavar="TEXT", help="why an incident is closed; kept with who closed it")
     parser.add_argument("--all", action="store_true", help="also what is over: resolved, cancelled, expired")
     parser.add_argument("--job", metavar="J", help="only this job")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the incidents; return the exit status, 2 if no engine judges (the list may be out of date)."""
-    wanted = wanted_id(args.show)
+    verb, wanted = asked_of(args.words)
     reader = reader_of(args)
     if verb == CLOSE:
         return close(args, str(wanted), is_remote=reader is not None)
@@ -121,11 +122,11 @@ class _Remote:
         return is_ticking(self._reader.call("health"), "incidents")
 
 
-def wanted_id(words: Sequence[str]) -> str | None:
-    """Return the beginning of the ID after ``show``, None: no single incident is asked for.
+def asked_of(words: Sequence[str]) -> tuple[str, str | None]:
+    """Return ``show`` or ``close`` and the beginning of an ID after it, None: no single incident is asked for.
 
     Raises:
-        ConfigError: the words are not ``show ID``.
+        ConfigError: the words are neither ``show ID`` nor ``close ID``.
     """
     if not words:
         return SHOW, None

@@ -137,7 +137,7 @@ def test_the_loss_of_a_step_that_an_exception_ends_is_told(agent: Agent) -> None
 
     with pytest.raises(ArithmeticError) as raised:
         train(fails)
-    started = hook._hook
+    started = hook._hook  # noqa: SLF001  # the one that the functions share
     assert started is not None
     started.die(raised.value)
 
@@ -305,7 +305,7 @@ def test_a_loss_on_a_gpu_is_read_when_it_has_arrived(gpu: Gpu) -> None:
 
 
 def test_a_nan_on_a_gpu_is_told_with_its_own_step(agent: Agent, gpu: Gpu) -> None:
-    started = hook._hook
+    started = hook._hook  # noqa: SLF001  # the one that the functions share
     assert started is not None
     for number in range(3):
         with hook.step():
