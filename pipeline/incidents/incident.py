@@ -1,4 +1,7 @@
-"""One live verdict, and which findings speak of it: the same story, a better one, a weaker word, another incident."""
+"""One live verdict, and the rules that match new findings to it.
+
+A finding may continue the same incident, explain it better, be a weaker report of it, or belong to another incident.
+"""
 
 from __future__ import annotations
 
@@ -30,61 +33,80 @@ from tocsin.schemas.verdicts import (
 )
 
 DECIDER = "decide"
+"""Detector name in evidence that the incident rules themselves add."""
 _NAMED_COUNT = 4
+"""Maximum number of hosts named in one sentence of evidence."""
 STANDSTILL = (FaultKind.FAIL_STOP, FaultKind.HANG)
+"""Faults in which the job makes no progress."""
 SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
+"""Faults in which a machine is slower or differs in its metrics."""
 _THROTTLING = ("thermal_throttle", "power_cap")
+"""Causes that mean a GPU lowered its clocks."""
 _RESTING, _RESTING_RATIO = ("gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_sm_active_ratio"), 0.9
-"""Time in which anything runs: a throttled GPU is as busy as its peers, who wait for it, or busier."""
+"""Metrics of GPU busy time, and the ratio to peers below which a GPU counts as idle.
+
+A throttled GPU is at least as busy as its peers, which wait for it.
+"""
 _SAME_ONSET_NS = 30 * NS_PER_SECOND
+"""Maximum distance of two onsets of one slowdown."""
 _SAME_MOMENT_NS = 2 * NS_PER_SECOND
+"""Delay after opening up to which a standstill of the suspect belongs to the same incident."""
 _ONE_STORY_NS = 10 * NS_PER_SECOND
-"""A card gets warm, and seconds later it lowers its clocks. Where it does so a minute later, what hurts began then."""
+"""Maximum delay between a harmless deviation and the impact it causes.
+
+A GPU that heats up lowers its clocks within seconds. An impact that begins a minute later is another incident.
+"""
 
 
 @dataclass(slots=True)
 class Incident:
-    """One live verdict and what holds it."""
+    """One live verdict with the state that decides its updates."""
 
     verdict: Verdict
     opened_ns: int
     held_ns: int
     certain: bool
     seen_ns: int
-    """Newest evidence."""
+    """Time of the newest evidence."""
     was_confirmed: bool = False
-    """It was confirmed before, with these suspects."""
+    """Whether the verdict was confirmed before, with the same suspects."""
     other_cause: str = ""
     other_since_ns: int = 0
-    """Another cause than the one named, and since when nothing else is seen."""
+    """Since when findings name only ``other_cause`` instead of the verdict's cause; valid if ``other_cause`` is set."""
     spell_ns: int = 0
-    """When it came again, as it comes and goes; 0: it never went."""
+    """When the fault last returned after a break; 0: there was no break."""
     is_lone: bool = False
-    """The others went on as if nothing had happened, as was last seen."""
+    """Whether the other ranks were still making normal progress in the newest finding."""
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-able values."""
         state = shallow(self)
         return {**state, "verdict": encode_verdict(self.verdict).decode()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Incident:
-        """Take back what ``to_state`` gave."""
+        """Rebuild an incident from what ``to_state`` returned."""
         return cls(**{**state, "verdict": decode_verdict(state["verdict"].encode())})
 
     @property
     def spell_began_ns(self) -> int:
-        """Since when it has been so without a break."""
+        """Start of the current spell: when the fault opened, or when it last returned after a break."""
         return max(self.opened_ns, self.spell_ns)
 
     def hold(self, now_ns: int, gone_ns: int) -> None:
-        """It is so now; after a break of so long it is again."""
+        """Record that the fault is present at ``now_ns``.
+
+        After an absence longer than ``gone_ns`` a new spell begins.
+        """
         if now_ns - self.held_ns > gone_ns:
             self.spell_ns = now_ns
         self.held_ns = now_ns
 
     def hear(self, finding: Finding) -> Finding:
-        """Remember who saw it, and return the finding with all who ever did: of the same suspects."""
+        """Merge the finding's witnesses into the verdict, and return the finding with all witnesses so far.
+
+        A finding with other suspects is returned unchanged.
+        """
         if not same_suspects(finding, self.verdict):
             return finding
         witnesses = joined(self.verdict.witnesses, finding.witnesses, finding.accused)
@@ -93,7 +115,11 @@ class Incident:
         return replace(finding, witnesses=witnesses) if witnesses != finding.witnesses else finding
 
     def settled_cause(self, finding: Finding, now_ns: int, settle_ns: int) -> str:
-        """The cause to name: what metrics tell from one window to the next may change to and fro."""
+        """Return the cause to name in the verdict.
+
+        A cause that rests on metrics may alternate between windows. It replaces the named one only after it was the
+        only one seen for ``settle_ns``; a hardware event or a certain finding replaces it at once.
+        """
         named = self.verdict.cause
         told = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
         if finding.cause in (named, "unknown") or named == "unknown" or told or finding.certain:
@@ -105,7 +131,7 @@ class Incident:
 
 
 def same_fault(incident: Incident, finding: Finding) -> bool:
-    """Whether a finding speaks of the incident that a verdict stands for."""
+    """Return whether a finding belongs to the incident rather than to a new one."""
     verdict = incident.verdict
     if is_smaller(verdict, finding) and finding.onset_ns > incident.opened_ns + _ONE_STORY_NS:
         return False  # what hurts began after that was said
@@ -129,7 +155,10 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
 
 
 def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
-    """Whether both name one machine; where the job has no other, one of its ranks, or the machine as such."""
+    """Return whether verdict and finding share a suspect.
+
+    In a job of one machine they must share a rank, if ranks are named.
+    """
     shared = components(verdict.suspects) & components(finding.suspects)
     if not shared or finding.machine_count > 1:
         return bool(shared)
@@ -138,7 +167,10 @@ def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
 
 
 def _stopped_later(incident: Incident, finding: Finding) -> bool:
-    """Whether a machine that only differed in its metrics, and hurt nobody, stopped some time after that was said."""
+    """Return whether a machine that only deviated in its metrics stopped more than a moment later.
+
+    That is a new incident.
+    """
     verdict = incident.verdict
     return (
         verdict.fault is FaultKind.DEGRADED
@@ -149,9 +181,9 @@ def _stopped_later(incident: Incident, finding: Finding) -> bool:
 
 
 def is_slow_still(finding: Finding, incident: Incident) -> bool:
-    """Whether the job is as slow as since the machine was named, and nobody else is to blame: it is not well again.
+    """Return whether the job is still as slow as when the machine was named, and no other cause is known.
 
-    What its metrics showed may have faded: levels are learned.
+    Then the incident is not over, even if its metrics look normal again: baselines adapt.
     """
     return (
         finding.fault is FaultKind.FAIL_SLOW
@@ -163,30 +195,36 @@ def is_slow_still(finding: Finding, incident: Incident) -> bool:
 
 
 def _ends_itself(finding: Finding) -> bool:
-    """Whether a job that saw a NaN may have ended itself: who of it dies first, and says nothing, is no culprit."""
+    """Return whether a job that saw a NaN may have ended itself.
+
+    The first rank to exit silently is then not the culprit.
+    """
     return finding.fault in STANDSTILL and (not finding.suspects or finding.is_wordless)
 
 
 def is_smaller(one: Finding | Verdict, other: Finding | Verdict) -> bool:
-    """A fault that hurts does not become one that does not: either it stands, or it is over."""
+    """Return whether ``one`` is a degradation without impact while ``other`` is a fault with impact.
+
+    A fault with impact never turns into a degradation: it persists, or it is over.
+    """
     return one.fault is FaultKind.DEGRADED and other.fault is not FaultKind.DEGRADED
 
 
 def same_suspects(finding: Finding, verdict: Verdict) -> bool:
-    """Whether both name the same components (the ranks on them may differ)."""
+    """Return whether finding and verdict name the same components; the ranks on them may differ."""
     return components(finding.suspects) == components(verdict.suspects)
 
 
 def tells_of_some(finding: Finding, verdict: Verdict) -> bool:
-    """Whether a finding speaks of some of several machines that were confirmed together: that is not over."""
+    """Return whether a finding names only some of the machines of a confirmed slowdown, which is then not over."""
     confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
     return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)
 
 
 def retells(finding: Finding, verdict: Verdict) -> bool:
-    """Whether what was confirmed, with a hard action, is only told again: first by an event, then by what stands.
+    """Return whether a finding only repeats, with less certainty, a confirmed standstill that called for a hard action.
 
-    The weaker word takes nothing back: a card that fell off the bus is gone, however its processes end.
+    The verdict is not weakened by it: a GPU that fell off the bus stays gone, however its processes end.
     """
     return (
         verdict.state is VerdictState.CONFIRMED
@@ -198,7 +236,10 @@ def retells(finding: Finding, verdict: Verdict) -> bool:
 
 
 def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
-    """The same, of ranks whose machine nobody knows with the machine that a live verdict says they slow down."""
+    """Return the finding with its rank suspects replaced by the host that a live verdict already names for these ranks.
+
+    Other findings are returned unchanged.
+    """
     ranks = {rank for suspect in finding.suspects for rank in suspect.ranks}
     if not ranks or any(suspect.component.kind is not ComponentKind.RANK for suspect in finding.suspects):
         return finding
@@ -210,12 +251,15 @@ def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
 
 
 def components(suspects: Sequence[Suspect]) -> set[Component]:
-    """What they name."""
+    """Return the set of components that the suspects name."""
     return {suspect.component for suspect in suspects}
 
 
 def explains_better(finding: Finding, incident: Incident) -> bool:
-    """Whether the finding may speak for the incident: it is the same story, or a stronger one."""
+    """Return whether the finding may replace the incident's explanation.
+
+    Same suspects at least as sure, or a better story.
+    """
     verdict = incident.verdict
     if same_suspects(finding, verdict):
         weaker = incident.certain and not finding.certain
@@ -235,12 +279,12 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
 
 
 def is_hard(verdict: Verdict) -> bool:
-    """Whether it proposes to take a machine away."""
+    """Return whether a verdict proposes an action that takes a machine away."""
     return verdict.action in HARD
 
 
 def is_by_silence(verdict: Verdict) -> bool:
-    """Whether a machine is said to be dead because nothing was heard of it."""
+    """Return whether a verdict calls a machine dead because nothing was received from it."""
     told = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
     return (
         verdict.fault in STANDSTILL
@@ -250,7 +294,10 @@ def is_by_silence(verdict: Verdict) -> bool:
 
 
 def is_spell(verdict: Verdict) -> bool:
-    """Whether what a verdict told may come again: a part that throttled, uneven data, what was odd and hurt nobody."""
+    """Return whether a verdict's fault is of a kind that can come and go.
+
+    Such faults are throttling, uneven data, and a metric deviation without impact.
+    """
     if verdict.fault is FaultKind.FAIL_SLOW:
         moves = not verdict.suspects and verdict.cause == "data_imbalance"  # a hot expert, now here, now there
         return moves or (verdict.action in (ActionKind.PROBE, *HARD) and throttles(verdict))
@@ -258,9 +305,9 @@ def is_spell(verdict: Verdict) -> bool:
 
 
 def throttles(told: Verdict | Finding) -> bool:
-    """Whether what is told is a lower clock, or less power, of GPUs that do not rest.
+    """Return whether verdict or finding reports lower clocks or power of GPUs that are as busy as their peers.
 
-    Whoever saves, logs, evaluates or waits for data alone is slow for seconds again and again, too, and healthy.
+    A less busy GPU is excluded: a host that saves, logs, evaluates or waits for data is repeatedly slow and healthy.
     """
     rests = any(
         evidence.metric in _RESTING
@@ -272,12 +319,18 @@ def throttles(told: Verdict | Finding) -> bool:
 
 
 def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionKind, tuple[Evidence, ...]]:
-    """The action to propose: the cause's own when confirmed, a mild one before, never hard for nobody.
+    """Return the action to propose, and the finding's evidence.
 
-    Nor is it hard where too few saw it, nor does it stop all others where they go on.
+    A confirmed verdict gets its cause's action, an unconfirmed one a milder one. A hard action needs suspects and
+    enough witnesses. An action that stops the whole job is not proposed while the other ranks make progress.
+
+    Args:
+        finding: the finding.
+        confirmed: whether the verdict is confirmed.
+        hard: whether hard actions are allowed.
 
     Returns:
-        The action, and the finding's evidence: with why none is hard, where that is for want of witnesses.
+        The action, and the evidence, extended by an explanation where witnesses were too few for a hard action.
     """
     action, evidence = _wished_action(finding, confirmed=confirmed, hard=hard), finding.evidence
     if action in HARD and not finding.has_witnesses:
@@ -288,11 +341,11 @@ def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionK
 
 
 def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple[Evidence, ...]]:
-    """The action of what is told again: as before, or hard now that enough saw it; and the evidence, as ``action_of``.
+    """Return action and evidence for a repeated finding: the verdict's action, or the hard one once witnesses suffice.
 
     Args:
-        finding: what is told again.
-        verdict: what was told; it proposed a hard action, or did not for want of witnesses.
+        finding: the repeated finding.
+        verdict: the verdict; it proposed a hard action, or withheld one for want of witnesses.
     """
     if is_hard(verdict) or not finding.has_witnesses:
         return verdict.action, finding.evidence
@@ -301,7 +354,7 @@ def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple
 
 
 def _too_few(finding: Finding, wished: ActionKind) -> Evidence:
-    """Why no machine is taken away."""
+    """Return evidence that explains why witnesses are too few to take a machine away."""
     accused = finding.accused
     others = sorted(others_of(finding.witnesses, accused))
     who = f"of all others only {', '.join(others)}" if others else f"nobody but {', '.join(accused[:_NAMED_COUNT])}"
@@ -314,7 +367,7 @@ def _too_few(finding: Finding, wished: ActionKind) -> Evidence:
 
 
 def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
-    """As ``action_of``, if only all had seen it."""
+    """Return the action of ``action_of`` without regard to witnesses."""
     if finding.fault is FaultKind.DEGRADED:
         return ActionKind.NONE
     if not finding.suspects:
@@ -334,7 +387,7 @@ def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKi
 
 
 def _milder(finding: Finding) -> ActionKind:
-    """What to do where a machine may not be taken away: a job that stopped is restarted, else somebody looks at it."""
+    """Return the action in place of a withheld hard one: restart a job that stopped, otherwise probe the suspect."""
     stopped = finding.certain or finding.reason is Reason.SILENT_AND_PEERS_STALLED
     followed = stopped or bool(others_of(finding.witnesses, finding.accused))
     if finding.fault in STANDSTILL and followed and not finding.is_lone:
@@ -343,5 +396,5 @@ def _milder(finding: Finding) -> ActionKind:
 
 
 def is_withheld(verdict: Verdict) -> bool:
-    """Whether it proposes no hard action for nothing else than that too few saw it."""
+    """Return whether a verdict withholds a hard action only because witnesses were too few."""
     return any(evidence.metric == Reason.ONE_WITNESS.value for evidence in verdict.evidence)

@@ -1,4 +1,4 @@
-"""Facts of one rank and of one host, as events and records state them."""
+"""What is known of one rank and of one host, from their events and records."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from tocsin.schemas.records import NS_PER_SECOND, Event
 from tocsin.schemas.wire.event_payloads import ENDED_NS, number
 
 UNKNOWN_CLOCK_ERROR_NS = NS_PER_SECOND // 4
+"""Assumed clock error of a host that has not reported its own."""
 _LONGEST_AGAIN_NS = 7200 * NS_PER_SECOND
-"""Agents repeat an end for an hour; one that claims to be much older counts as an end now."""
+"""Maximum age of a repeated end. Agents repeat an end for an hour.
+
+An older one is treated as an end that happened now.
+"""
 
 
 @dataclass(slots=True)
@@ -24,32 +28,32 @@ class ExitFact:
     signal: int
     stderr_tail: str
     reported: bool
-    """False: nobody waited for the process, it was only seen to be gone."""
+    """Whether the exit was reported with a status; False: the process was only found missing."""
 
 
 @dataclass(slots=True)
 class RankFacts:
-    """What became of one rank."""
+    """What is known of one rank."""
 
     host: str
     first_seen_ns: int
     last_step: int = -1
     last_step_ns: int = 0
     number_steps: list[int] = field(default_factory=lambda: [-1, -1])
-    """Newest steps with a finite loss, and with a finite gradient norm."""
+    """Newest step with a finite loss, and newest step with a finite gradient norm; -1 = none."""
     bye_ns: int = 0
     exit: ExitFact | None = None
     stopped_since_ns: int = 0
     stopped_ratio: float = 0.0
-    """Share of time that the process was stopped, as its agent last said."""
+    """Fraction of time for which the process was stopped, as its agent last reported."""
     stop_edges_ns: list[int] = field(default_factory=list)
     stall: dict[str, Any] | None = None
     stall_ns: int = 0
     belied_count: int = 0
-    """How often it was said to have died, and made its next step as ever."""
+    """How often an end of the rank was reported although it then continued with its next step."""
 
     def begin_anew(self, ts_ns: int) -> None:
-        """A process ran at this time: what an earlier one's end left behind is over."""
+        """Forget an exit or good-bye at or before ``ts_ns``, because a process of the rank ran at that time."""
         if self.exit is not None and self.exit.ts_ns <= ts_ns:
             self.exit = None
         if self.bye_ns <= ts_ns:
@@ -58,7 +62,7 @@ class RankFacts:
 
 @dataclass(slots=True)
 class HostFacts:
-    """What became of one host."""
+    """What is known of one host."""
 
     first_seen_ns: int
     last_seen_ns: int
@@ -67,15 +71,15 @@ class HostFacts:
     hook_present: bool = False
     agent_stopped_ns: int = 0
     report_interval_ns: int = 0
-    """How often it reports by itself, 0: only when something happens (its silence means nothing)."""
+    """Interval of the host's regular reports; 0: it only reports events, so its silence means nothing."""
     unheard_until_ns: int = 0
-    """Until then nobody listened: the engine was away, and has not heard this host since."""
+    """End of the time in which the engine did not listen to this host (the engine was down)."""
 
 
 def ended_before_ns(event: Event) -> int:
-    """When a rank ended of which an event says again that it did; 0: the event is no repetition.
+    """Return when the rank ended, for an event that repeats an earlier end; 0: the event is not a repetition.
 
-    Agents repeat what ended for an engine that was restarted (``collectors.endings``).
+    Agents repeat ends for engines that were restarted (``collectors.endings``).
     """
     if event.name not in (events.EXIT, events.PROCESS_GONE, events.BYE):
         return 0
@@ -84,11 +88,11 @@ def ended_before_ns(event: Event) -> int:
 
 
 def is_unknown_end(facts: RankFacts | None, event: Event) -> bool:
-    """Whether a rank's end that is said again, stamped with its own time, is news.
+    """Return whether a repeated end of a rank is new information.
 
     Args:
         facts: what is known of the rank, None = nothing.
-        event: the end.
+        event: the end, stamped with its original time.
     """
     if facts is None:
         return True
@@ -98,7 +102,10 @@ def is_unknown_end(facts: RankFacts | None, event: Event) -> bool:
 
 
 def exit_of(event: Event) -> ExitFact:
-    """What an exit event says; one that does not say how it ended tells it by its severity."""
+    """Return how a rank ended according to an exit event.
+
+    Without a code, the event's severity gives success or failure.
+    """
     signal = int(number(event.payload, "signal", 0))
     failed = event.severity in (Severity.ERROR, Severity.FATAL) and not signal
     code = int(number(event.payload, "code", -1 if failed else 0))
@@ -106,7 +113,7 @@ def exit_of(event: Event) -> ExitFact:
 
 
 def left_in_order(facts: RankFacts) -> bool:
-    """Whether it said good-bye, or ended well."""
+    """Return whether the rank ended well: exit code 0, or a good-bye without a known exit."""
     if facts.exit is not None:
         return facts.exit.code == 0 and facts.exit.signal == 0
     return facts.bye_ns > 0
