@@ -1,4 +1,4 @@
-"""What is asked of a running engine; nothing here changes it."""
+"""Read-only queries on a running engine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tocsin.schemas.verdicts import FaultKind, VerdictState
 
 
 class EngineQueries:
-    """The questions; whoever derives from it has the state.
+    """Read-only queries on the engine's state; the state itself belongs to the derived class.
 
     Attributes:
-        models: what was announced.
-        counters: what became of records, and more.
-        late_by_host: late records by job and host.
+        models: the announced models.
+        counters: counts of accepted and refused records, and more.
+        late_by_host: number of late records by job and host.
     """
 
     models: ModelSchedule
@@ -36,28 +36,28 @@ class EngineQueries:
     _now_ns: int | None
 
     def known_jobs(self) -> frozenset[JobKey]:
-        """Attempts that have a turn each second; what no turn came for yet, too."""
+        """Return the jobs that get a slice bundle each second, including those that have had none yet."""
         with self._lock:
             return frozenset(self._buffer.jobs)
 
     def has_open_verdict(self, job: JobKey) -> bool:
-        """Whether something is said to be wrong with an attempt now."""
+        """Return whether a job has an open verdict now."""
         pipeline = self._pipelines.get(job)
         return pipeline is not None and bool(pipeline.decide.live)
 
     def open_incidents(self) -> Counter[tuple[FaultKind, VerdictState]]:
-        """How many incidents of all jobs stand now, by fault and state."""
+        """Return the number of open incidents of all jobs, by fault and state."""
         with self._lock:
             return Counter(
                 (one.fault, one.state) for pipeline in self._pipelines.values() for one in pipeline.decide.live
             )
 
     def pipeline(self, job: JobKey) -> JobPipeline | None:
-        """A job's operators, None: not known; for taps, to look at."""
+        """Return a job's pipeline for reading only, None if the job is unknown."""
         return self._pipelines.get(job)
 
     def changes_of(self, job: JobKey, host: str) -> list[tuple[int, Reason]]:
-        """When ranks were last moved to or from a job's machine, or its detectors given another model; and which."""
+        """Return the recent changes of a job and host as (time in ns, reason): moved ranks, or a new model."""
         pipeline = self._pipelines.get(job)
         if pipeline is None:
             return []
@@ -66,26 +66,26 @@ class EngineQueries:
         return [(at_ns, reason) for at_ns, reason in changed if at_ns]
 
     def history(self, job: JobKey) -> JobHistory | None:
-        """The numbers behind a job's verdicts."""
+        """Return the recent metrics of a job, None if none are kept."""
         return self._onlookers.history(job)
 
     @property
     def watermark_ns(self) -> int | None:
-        """What ended by then is worked off; None: nothing yet."""
+        """All slices that end at or before this time are processed; None = no tick yet."""
         return self._buffer.watermark_ns
 
     @property
     def now_ns(self) -> int | None:
-        """The newest tick, None: none yet."""
+        """The newest tick, None = no tick yet."""
         return self._now_ns
 
     def jobs(self) -> tuple[JobKey, ...]:
-        """Jobs that are known, by name."""
+        """Return the jobs that have a pipeline, sorted."""
         with self._lock:
             return tuple(sorted(self._pipelines))
 
     def running_jobs(self) -> tuple[JobKey, ...]:
-        """Jobs that have not ended, by name."""
+        """Return the jobs that have not ended, sorted, without the idle hosts' job."""
         with self._lock:
             return tuple(
                 sorted(
@@ -96,12 +96,18 @@ class EngineQueries:
             )
 
     def expected_hosts(self, within_ns: int) -> frozenset[str]:
-        """The hosts that were heard so shortly before the newest tick, in jobs that have not ended."""
+        """Return the hosts of running jobs that were heard within ``within_ns`` before the newest tick."""
         with self._lock:
             return expected_hosts(self._pipelines.values(), (self._now_ns or 0) - within_ns)
 
     def status(self, job_id: str | None = None) -> dict[str, Any]:
-        """Why there is (no) verdict: hosts, ranks, groups, lateness, clocks, abstentions."""
+        """Return all facts that explain why there is, or is not, a verdict.
+
+        Hosts, ranks, groups, lateness, abstentions.
+
+        Args:
+            job_id: only this job, None = all.
+        """
         with self._lock:
             jobs = [
                 status_of(job, pipeline, self._now_ns or 0, self.late_by_host)
