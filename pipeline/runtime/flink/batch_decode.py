@@ -294,8 +294,9 @@ class _FrameReader:
         return found
 
     def _check_order(self, columns: Sequence[Any], *, are_collectives: bool) -> None:
-        """Mark records as not good if their rows do not ascend by time and rank, or a collective ends before it
-        starts.
+        """Mark records as not good if their rows are unordered or a collective ends before it starts.
+
+        Rows must ascend strictly by (time, rank); the codec decides about ties.
         """
         times_ns, ranks = columns[0], columns[2 if are_collectives else 1]
         later = times_ns[:, 1:] > times_ns[:, :-1]
