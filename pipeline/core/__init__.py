@@ -1,1 +1,1 @@
-"""What every operator stands on: the operator protocol, arrays, slices, blocks of frames."""
+"""Base of all operators: the operator protocol, array state, time slices and frame blocks."""

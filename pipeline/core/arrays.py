@@ -1,6 +1,6 @@
-"""Numpy arrays in an operator's state: JSON, and behind it the arrays' bytes as they are.
+"""Serialize operator state that contains numpy arrays: JSON first, then the raw bytes of the arrays.
 
-As JSON's own numbers or as base64 the arrays of 80,000 ranks take seconds to write; as bytes they take milliseconds.
+Raw bytes take milliseconds for the arrays of 80,000 ranks; JSON numbers or base64 would take seconds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SPARSE_FACTOR = 4
-"""A place takes as much room as a value or half of it: fewer than a quarter must be other than zero."""
+"""Store an array sparsely only when fewer than one in this many values is nonzero.
+
+A stored index costs as much memory as a value, or half as much.
+"""
 _END: Final = b"\n"
-"""Ends the JSON, which holds none."""
+"""Byte that separates the JSON text from the array bytes; the JSON text never contains it."""
 _KEY: Final = "@"
+"""Default key of the JSON object that stands in place of an array."""
 
 
 def array_state(values: NDArray[Any]) -> list[Any]:
-    """[dtype, shape, its values in a row], where most are zeros [..., the others' bits, their places].
+    """Return an array as a list of metadata and flat arrays that ``dump_state`` can write.
 
-    A large job's evidence is zero for nearly all machines. For ``dump_state``: no copy, where there need be none.
+    Returns:
+        ``[dtype, shape, bits]`` with the values as unsigned integers of the same width. Where most values are zero:
+        ``[dtype, shape, bits of the nonzero values, their flat indexes]``. Values are not copied where that can be
+        avoided.
     """
     plain = np.ascontiguousarray(values)
     plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
@@ -35,7 +42,7 @@ def array_state(values: NDArray[Any]) -> list[Any]:
 
 
 def array_from(state: list[Any]) -> NDArray[Any]:
-    """Take back what ``array_state`` gave."""
+    """Rebuild an array from the list that ``array_state`` returned; the result is a writable copy."""
     dtype, shape, bits, *places = state
     values: NDArray[Any] = np.ascontiguousarray(bits).view(np.dtype(dtype))
     if not places:
@@ -73,23 +80,28 @@ def named_arrays_from(state: Iterable[Sequence[Any]]) -> dict[str, NDArray[Any]]
 
 
 def map_state(values: Mapping[int, float], dtype: str) -> list[NDArray[Any]]:
-    """Numbers by a whole number, as [keys ascending, values] of this dtype (``"<i8"``, ``"<f8"``)."""
+    """Return a dict with integer keys as two arrays, ``[keys, values]``, sorted by key.
+
+    Args:
+        values: the dict.
+        dtype: dtype of the values, such as ``"<i8"`` or ``"<f8"``.
+    """
     keys = np.fromiter(values.keys(), "<i8", len(values))
     order = np.argsort(keys, kind="stable")
     return [keys[order], np.fromiter(values.values(), dtype, len(values))[order]]
 
 
 def map_from(state: list[NDArray[Any]]) -> dict[int, Any]:
-    """Take back what ``map_state`` gave."""
+    """Rebuild the dict that ``map_state`` turned into two arrays."""
     keys, values = state
     return dict(zip(keys.tolist(), values.tolist(), strict=True))
 
 
 def dump_state(outer: Mapping[str, Any]) -> bytes:
-    """Write a JSON-able object in which arrays may stand, canonically.
+    """Serialize a JSON-able object that may contain numpy arrays; equal objects give equal bytes.
 
-    Where an array stood the JSON has ``{KEY: [dtype, first byte, count]}``, with a key that nothing else in it has: a
-    state may hold what a stranger sent.
+    Each array is replaced in the JSON by ``{KEY: [dtype, byte offset, count]}``. KEY is lengthened until no other key
+    in the object equals it, because a state may contain text from untrusted senders.
     """
     key = _KEY
     while True:
@@ -103,7 +115,7 @@ def dump_state(outer: Mapping[str, Any]) -> bytes:
 
 
 def _shelf(arrays: list[NDArray[Any]], key: str) -> Any:
-    """What puts an array aside, and says where it lies."""
+    """Return a function that appends an array to ``arrays`` and returns its placeholder, for ``json.dumps``."""
     first = 0
 
     def put(value: object) -> dict[str, list[Any]]:
@@ -120,12 +132,12 @@ def _shelf(arrays: list[NDArray[Any]], key: str) -> Any:
 
 
 def load_state(data: bytes) -> dict[str, Any]:
-    """Read what ``dump_state`` wrote; arrays come flat, and cannot be written to.
+    """Return the object that ``dump_state`` serialized; its arrays are one-dimensional and read-only.
 
     Raises:
-        ValueError: it is damaged.
-        KeyError: so, too.
-        TypeError: so, too.
+        ValueError: the bytes are damaged.
+        KeyError: the bytes are damaged.
+        TypeError: the bytes are damaged.
     """
     end = data.find(_END)
     text, body = (data, 0) if end < 0 else (data[:end], end + len(_END))

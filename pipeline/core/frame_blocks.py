@@ -1,9 +1,8 @@
-"""Frames of many hosts, reduced to one block: what a metric slice's operators are fed with.
+"""Frame blocks: the metric frames of many hosts reduced to arrays of means, the input of the metric operators.
 
-Both runtimes reduce the same way: frames of one job, table, slice and **second of their stamps** make
-one block. The Flink job does it where a window of frames arrives, before they meet the job's other
-records (``flink/functions.py``); the embedded engine at the slice's end. A block takes a fifth of its
-frames' bytes, and a large job's metric groups are reduced in slots of their own.
+All frames of one job, metric table, slice, **second of their timestamps** and sampling period form one block. The Flink
+job builds blocks where a window of frames arrives (``flink/functions.py``); the embedded engine builds them at the end
+of the slice. A block takes a fifth of its frames' bytes. In Flink a large job's metric groups are reduced in parallel.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ BUILTIN_TABLES: Final[Mapping[int, MetricTable]] = {
     BUILTIN_TABLE.table_id: BUILTIN_TABLE,
     **{table_id: group.table for table_id, group in GROUP_OF_TABLE.items()},
 }
-"""Tables that nobody has to announce."""
+"""Metric tables known without an announcement, by table id."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameBlock:
-    """The frames of one job, table, slice and second.
+    """Means of the frames of one job, metric table, slice and second.
 
     Attributes:
-        job: whose.
-        table_id: metric table of the columns.
-        start_ns: begin of the slice.
-        end_ns: its end.
-        ts_ns: newest stamp.
-        means: what they told.
+        job: the job the frames belong to.
+        table_id: id of the metric table that names the columns.
+        start_ns: start of the slice.
+        end_ns: end of the slice.
+        ts_ns: newest timestamp among the frames.
+        means: the means of the frames' values, per host and per GPU.
     """
 
     job: JobKey
@@ -57,16 +56,16 @@ class FrameBlock:
 
     @property
     def host(self) -> str:
-        """A block has the frames of many hosts: the first one's, for order."""
+        """Name of the block's first host, used only to sort records."""
         return self.means.hosts[0]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSlice(Slice):
-    """A metric slice; a runtime that reduced frames before hands in blocks.
+    """A slice of metric records; may hold frame blocks that the runtime has already built.
 
     Attributes:
-        blocks: ordered by (ts_ns, first host, bytes), exact duplicates dropped.
+        blocks: frame blocks sorted by (ts_ns, first host, bytes), without exact duplicates.
     """
 
     blocks: tuple[FrameBlock, ...] = ()
@@ -75,12 +74,14 @@ class MetricSlice(Slice):
 def blocks_of(
     frames: Iterable[Frame], tables: Mapping[int, MetricTable], slice_ns: int = METRIC_SLICE_NS
 ) -> list[FrameBlock]:
-    """Reduce frames; those of an unknown table, and those that do not fit theirs, are left out.
+    """Reduce frames to frame blocks, sorted by job, table, slice and second.
+
+    Frames whose metric table is unknown, or whose size does not match their table, are skipped.
 
     Args:
-        frames: of any jobs, each frame once, in any order.
-        tables: what is known, by id.
-        slice_ns: least length of a metric slice.
+        frames: frames of any jobs in any order, without duplicates.
+        tables: the known metric tables, by id.
+        slice_ns: minimum length of a metric slice.
     """
     groups: dict[tuple[JobKey, int, int, int, int, int], list[Frame]] = {}
     for frame in frames:
@@ -101,20 +102,23 @@ def blocks_of(
 
 
 def slice_blocks(data: Slice, tables: Mapping[int, MetricTable]) -> list[FrameBlock]:
-    """All blocks of a metric slice: those that came as such, and what its frames are reduced to."""
+    """Return all frame blocks of a metric slice: those it already holds, then those built from its frames."""
     frames = (record for record in data.records if isinstance(record, Frame))
     came = data.blocks if isinstance(data, MetricSlice) else ()
     return [*came, *blocks_of(frames, tables, data.end_ns - data.start_ns)]
 
 
 def misfit_count(data: Slice, tables: Mapping[int, MetricTable]) -> int:
-    """How many frames of a slice do not have the sizes that their table, which is known, asks for."""
+    """Return how many frames of a slice have a size that does not match their (known) metric table."""
     frames = (record for record in data.records if isinstance(record, Frame) and record.table_id in tables)
     return sum(not fits(frame, tables[frame.table_id]) for frame in frames)
 
 
 def join_blocks(blocks: Sequence[FrameBlock], table: MetricTable) -> MetricMeans | None:
-    """Put a slice's blocks of one table, or of its metric groups, together; None: there is none of them."""
+    """Join a slice's blocks of one metric table, or of its metric groups, into one set of means.
+
+    None if there are no blocks.
+    """
     parts = []
     for block in sorted(blocks, key=lambda block: (block.ts_ns, block.table_id)):
         group = GROUP_OF_TABLE.get(block.table_id)
@@ -126,7 +130,7 @@ def join_blocks(blocks: Sequence[FrameBlock], table: MetricTable) -> MetricMeans
 
 
 def encode_block(block: FrameBlock) -> bytes:
-    """Write a block: magic, length of the head, head (JSON), arrays."""
+    """Serialize a frame block: magic bytes, header length, JSON header, then the arrays' bytes."""
     means, arrays, bodies = block.means, [], []
     for name in _ARRAYS:
         values = getattr(means, name)
@@ -156,10 +160,10 @@ def encode_block(block: FrameBlock) -> bytes:
 
 
 def decode_block(data: bytes) -> FrameBlock:
-    """Read what ``encode_block`` wrote.
+    """Return the frame block that ``encode_block`` serialized.
 
     Raises:
-        DecodeError: it is damaged.
+        DecodeError: the bytes are damaged.
     """
     try:
         begin = len(MAGIC) + _LENGTH.size
@@ -178,6 +182,10 @@ def decode_block(data: bytes) -> FrameBlock:
 
 
 def _arrays(data: bytes, place: int, described: Sequence[Sequence[Any]]) -> Iterator[NDArray[Any]]:
+    """Yield the arrays that lie in ``data`` from byte ``place`` on.
+
+    ``described`` holds dtype, shape and any constant value.
+    """
     for kind, shape, *same in described:
         if same:
             yield np.full(shape, same[0], np.dtype(kind))

@@ -1,16 +1,15 @@
-"""What an operator is, and how its state is written.
+"""The protocol of operators (the stages of a job's pipeline), and the format of their snapshots.
 
-An operator is a plain class built from a frozen config. Both runtimes (embedded,
-Flink) drive it the same way:
+An operator is a plain class built from a frozen config. Both runtimes (embedded and Flink) drive it the same way:
 
-- ``on_slice(slice)``: all records of one job in one span of event time, once, in
-  canonical order, in order of ``end_ns``. Duplicates were dropped before.
-- ``snapshot()``: named parts; a runtime may write only the parts that changed. An operator with
-  parts that never change any more takes the names of those that the runtime holds already, and
-  gives ``UNCHANGED`` for them; ``finished_parts`` gives such parts ahead of a snapshot.
-- ``restore(parts)``: the exact inverse; after it, the same slices give the same outputs.
+- ``on_slice(slice)`` receives all records of one job in one span of event time, exactly once, in canonical order and
+  ascending ``end_ns``. Duplicates have been dropped.
+- ``snapshot()`` returns named parts; a runtime may write only the parts that changed. An operator with immutable parts
+  is given the names of those that the runtime already holds, and returns ``UNCHANGED`` for them. ``finished_parts``
+  returns such parts ahead of a snapshot.
+- ``restore(parts)`` is the exact inverse: after it, the same slices give the same outputs.
 
-No operator reads a clock: the slice's end is the time.
+No operator reads a clock: the end of the slice is the current time.
 """
 
 from __future__ import annotations
@@ -32,15 +31,17 @@ from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 STATE_VERSION = 16
-"""2: arrays without their zeros, dataclasses as one table. 3: judged time, who fell first, causes that settle.
-4: arrays as bytes, dataclasses column by column, a large job's steps in a part each. 5: half minutes.
-6: who ended first, flows, when work began. 7: crowds of half minutes, pauses between steps. 10: earlier NaNs.
-11: jammed leaves. 12: who does more work and since when, spells of what comes again.
-13: who is odd while the job stands, who ailed while it was slow, own gradient norms and own time of the past.
-15: whether an event told of a NaN, until when nobody listened to a host.
-16: which host announced which groups."""
+"""Version of the snapshot format; a snapshot of another version is refused.
+
+Changes by version. 2: sparse arrays, dataclasses as one table. 3: judged time, first failures, settling causes. 4:
+arrays as raw bytes, dataclasses by column, one part for each step of a large job. 5: half-minute means. 6: first ends,
+network flows, start of work. 7: group sums of half minutes, pauses between steps. 10: earlier NaNs. 11: congested leaf
+switches. 12: higher workloads and their start, recurring spells of one fault. 13: outliers during a standstill,
+machines unwell during a slowdown, past gradient norms and self times. 15: whether an event reported a NaN, the end of
+the time in which the engine did not listen to a host. 16: the host that announced each communication group.
+"""
 UNCHANGED: Final = b""
-"""In a snapshot: a part that the runtime holds already, as it is."""
+"""Value of a snapshot part that the runtime already holds in its current form."""
 Out_co = TypeVar("Out_co", covariant=True)
 T = TypeVar("T")
 _INT64_END: Final = 1 << 63
@@ -50,15 +51,15 @@ class Operator(Protocol[Out_co]):
     """One stage of a job's pipeline."""
 
     def on_slice(self, data: Slice) -> Sequence[Out_co]:
-        """Take the records of one span and say what follows from them."""
+        """Process the records of one slice and return the outputs that follow from them."""
         ...
 
     def snapshot(self) -> dict[str, bytes]:
-        """Return the state as named parts."""
+        """Return the operator's state as named parts."""
         ...
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave.
+        """Replace the operator's state by the parts that ``snapshot`` returned.
 
         Raises:
             SnapshotError: a part is missing, damaged or of another version.
@@ -67,12 +68,23 @@ class Operator(Protocol[Out_co]):
 
 
 def shallow(value: Any) -> dict[str, Any]:
-    """A dataclass as a dict of its own values: ``asdict`` copies them deeply, a second for 10,000 hosts."""
+    """Return a dataclass's fields as a dict without copying their values.
+
+    ``dataclasses.asdict`` copies deeply, which takes a second for 10,000 hosts.
+    """
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def columns_of(kind: Any, values: Iterable[object], without: str = "") -> list[Any]:
-    """Dataclasses, or named tuples, of one kind as [their number, field name -> column]: 80,000 dicts take a second."""
+    """Return dataclasses or named tuples of one type as ``[count, {field name: column}]``.
+
+    Columns are quick to serialize; as 80,000 dicts the same values take a second.
+
+    Args:
+        kind: the dataclass or named tuple type of all values.
+        values: the objects.
+        without: name of a field to leave out.
+    """
     fields = kind._fields if hasattr(kind, "_fields") else kind.__dataclass_fields__
     names = [name for name in fields if name != without]
     rows = list(map(attrgetter(*names), values))
@@ -81,7 +93,10 @@ def columns_of(kind: Any, values: Iterable[object], without: str = "") -> list[A
 
 
 def _column(values: tuple[Any, ...]) -> dict[str, Any]:
-    """Numbers as an array, what is the same for all once, else as it is."""
+    """Encode a column under a key that names its form.
+
+    An array (numbers), one value (all equal), or the tuple itself.
+    """
     kinds = set(map(type, values))
     if len(kinds) == 1 and (kind := kinds.pop()) in (bool, int, float, str, type(None)):
         if kind is float:
@@ -94,7 +109,7 @@ def _column(values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def from_columns(kind: type[T], state: Sequence[Any]) -> Iterator[T]:
-    """Take back what ``columns_of`` gave."""
+    """Yield the objects that ``columns_of`` turned into columns."""
     count, columns = state
     rows = zip(*(_values(column, count) for column in columns.values()), strict=True)
     for row in rows:
@@ -102,6 +117,7 @@ def from_columns(kind: type[T], state: Sequence[Any]) -> Iterator[T]:
 
 
 def _values(column: Mapping[str, Any], count: int) -> list[Any]:
+    """Return the ``count`` values of one column that ``_column`` encoded."""
     if "all" in column:
         return [column["all"]] * count
     found: list[Any] = array_from(column["array"]).tolist() if "array" in column else column["each"]
@@ -109,12 +125,15 @@ def _values(column: Mapping[str, Any], count: int) -> list[Any]:
 
 
 def pack_state(state: object) -> bytes:
-    """Write JSON-able state (string keys only; arrays may stand in it) canonically, with a version."""
+    """Serialize a state (JSON with string keys, arrays allowed) with ``STATE_VERSION``.
+
+    Equal states give equal bytes.
+    """
     return dump_state({"version": STATE_VERSION, "state": state})
 
 
 def unpack_state(parts: Mapping[str, bytes], name: str) -> Any:
-    """Read one part that ``pack_state`` wrote.
+    """Return the state in one snapshot part that ``pack_state`` serialized.
 
     Raises:
         SnapshotError: the part is missing, damaged or of another version.
@@ -136,7 +155,7 @@ def unpack_state(parts: Mapping[str, bytes], name: str) -> Any:
 
 
 def anomaly_from(fields: Mapping[str, Any]) -> Anomaly:
-    """Take back what ``dataclasses.asdict`` made of an anomaly."""
+    """Rebuild an anomaly from the dict that ``dataclasses.asdict`` made of it."""
     component = fields["component"]
     return Anomaly(
         **{

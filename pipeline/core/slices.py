@@ -1,8 +1,7 @@
-"""Cut a stream of records into slices of event time.
+"""Cut the records of all jobs into slices of event time.
 
-A runtime's one duty. Records are held until the watermark has passed the end of
-their slice, then handed on once, in canonical order, exact duplicates dropped.
-Only ticks move the watermark here: ``watermark = newest tick - lateness``.
+Records are held until the watermark has passed the end of their slice. They are then emitted once, in canonical order,
+without exact duplicates. Only ticks move the watermark: ``watermark = newest tick - lateness``.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ _KIND_ORDER: dict[type, int] = {
 }
 Held = JobRecord | FrameBlock
 _LITTLE_BYTES = 1 << 20
-"""What a host may hold whatever the others do."""
+"""Bytes of waiting records that each host may hold even when the total bound is reached."""
 
 
 class Taken(StrEnum):
-    """What became of a record."""
+    """Result of adding a record to the buffer: accepted, or why it was refused."""
 
     OK = "ok"
     LATE = "late"
@@ -71,17 +70,17 @@ class Taken(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SliceConfig:
-    """How time is cut.
+    """Settings of the slice buffer.
 
     Attributes:
-        fast_slice_ns: length of the slices of everything but frames.
-        metric_slice_ns: least length of a frame's slice (at least five of its sampling ticks).
-        lateness_ns: how long a slice waits after its end.
+        fast_slice_ns: slice length for all records except frames.
+        metric_slice_ns: minimum slice length for frames (a frame's slice spans at least five of its sampling ticks).
+        lateness_ns: how long a slice stays open after its end.
         max_ahead_ns: records stamped further ahead of the newest tick are refused.
-        forget_job_after_ns: a job without any record for this long is forgotten.
-        max_slice_ns: longest slice: five sampling ticks of an hour.
-        host_held_bytes: of one host's records in one job that wait for their slice's end.
-        held_bytes: of all records that wait; when they are more, hosts that hold little are heard still.
+        forget_job_after_ns: a job without records for this long is forgotten.
+        max_slice_ns: maximum slice length: five sampling ticks of an hour.
+        host_held_bytes: maximum bytes of waiting records of one host in one job.
+        held_bytes: maximum bytes of all waiting records; beyond it, only hosts that hold little are accepted.
     """
 
     fast_slice_ns: int = NS_PER_SECOND
@@ -96,13 +95,13 @@ class SliceConfig:
 
 @dataclass(frozen=True, slots=True)
 class SliceBundle:
-    """What one job's operators get at one second's boundary.
+    """Everything that one job's operators process at one second boundary.
 
     Attributes:
-        job: whose turn.
-        end_ns: the boundary T that the watermark has passed.
-        fast: the 1 s slice that ends at T (it may hold no record: silence counts).
-        metrics: the metric slices that end at T.
+        job: the job.
+        end_ns: the second boundary, which the watermark has passed.
+        fast: the 1 s slice that ends there; it may be empty, because silence is evidence too.
+        metrics: the metric slices that end there.
     """
 
     job: JobKey
@@ -113,25 +112,28 @@ class SliceBundle:
 
 @dataclass(slots=True)
 class _JobBuffer:
-    """Records of one job that wait for the watermark."""
+    """Waiting records of one job, by the end of their slice."""
 
     next_end_ns: int
     last_ts_ns: int
     fast: dict[int, dict[bytes, Held]] = field(default_factory=dict)
     metrics: dict[tuple[int, int], dict[bytes, Held]] = field(default_factory=dict)
     held_bytes: Counter[str] = field(default_factory=Counter)
-    """By host; blocks of frames of many hosts are not counted: who makes them has bounds of its own."""
+    """Bytes of waiting records by host.
+
+    Frame blocks are not counted, because whoever builds them bounds their memory.
+    """
 
 
 class SliceBuffer:
-    """Holds records until their slice is complete, for all jobs of one engine.
+    """Holds the records of all jobs of one engine until their slices are complete.
 
-    Guarantee: for the same set of records, added in any order that is late for none of
-    them, with any of them repeated, ``advance`` returns the same turns.
+    Guarantee: ``advance`` returns the same bundles for the same set of records. Their order does not matter as long as
+    none is late, and records may be repeated.
     """
 
     def __init__(self, config: SliceConfig) -> None:
-        """Start empty: the first tick sets the time."""
+        """Start empty; the first tick sets the time."""
         self._config = config
         self._tick_ns: int | None = None
         self._jobs: dict[JobKey, _JobBuffer] = {}
@@ -139,27 +141,28 @@ class SliceBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """Of all records that wait for the end of their slice."""
+        """Total bytes of records that wait for the end of their slice."""
         return self._held_bytes
 
     @property
     def watermark_ns(self) -> int | None:
-        """No slice that ends at or before this takes records any more."""
+        """Watermark in ns, None before the first tick; slices that end at or before it accept no more records."""
         return None if self._tick_ns is None else self._tick_ns - self._config.lateness_ns
 
     @property
     def jobs(self) -> tuple[JobKey, ...]:
-        """The jobs that have a turn each second."""
+        """The jobs that get a slice bundle each second, sorted."""
         return tuple(sorted(self._jobs))
 
     def slice_end_ns(self, record: Held) -> int:
-        """End of the slice that the record belongs to."""
+        """Return the end of the slice that a record belongs to."""
         if isinstance(record, FrameBlock):
             return record.end_ns
         length = self._length_ns(record)
         return (record.ts_ns // length + 1) * length
 
     def _length_ns(self, record: Held) -> int:
+        """Return the length of the slice that a record belongs to."""
         if isinstance(record, FrameBlock):
             return record.end_ns - record.start_ns
         if isinstance(record, Frame):
@@ -167,16 +170,16 @@ class SliceBuffer:
         return self._config.fast_slice_ns
 
     def add(self, record: Held, data: bytes | None = None, *, may_be_ahead: bool = False) -> Taken:
-        """Take one record.
+        """Add one record and return whether it was accepted, or why not.
 
         Args:
-            record: the decoded record, or a block of frames (its bytes are needed).
-            data: its bytes as received, where there are any: they decide what a duplicate is.
-            may_be_ahead: the ticks are behind, and catch up: whoever is ahead of them is not ahead of the time.
+            record: the decoded record or frame block.
+            data: its bytes as received, which identify duplicates; None: the record is encoded for that.
+            may_be_ahead: accept records ahead of the newest tick, while ticks are catching up with real time.
 
         Raises:
-            FieldError: its slice is longer than any.
-            TooManyError: as much of its host is held as may be.
+            FieldError: the record's slice would be longer than ``max_slice_ns``.
+            TooManyError: its host, or all hosts together, would hold too many bytes.
         """
         end_ns = self.slice_end_ns(record)
         if isinstance(record, Frame) and self._length_ns(record) > self._config.max_slice_ns:
@@ -210,7 +213,7 @@ class SliceBuffer:
         return Taken.OK
 
     def _hold(self, buffer: _JobBuffer, record: Held, size: int) -> None:
-        """Count what is held, or refuse it."""
+        """Add a record's size to the byte counts, or raise ``TooManyError`` when a bound would be exceeded."""
         if isinstance(record, FrameBlock):
             return
         config, of_host = self._config, buffer.held_bytes[record.host] + size
@@ -222,7 +225,7 @@ class SliceBuffer:
         self._held_bytes += size
 
     def _release(self, buffer: _JobBuffer, held: Mapping[bytes, Held]) -> Mapping[bytes, Held]:
-        """Count what is held no more; returns it."""
+        """Subtract the sizes of removed records from the byte counts, and return these records unchanged."""
         for key, record in held.items():
             if not isinstance(record, FrameBlock):
                 buffer.held_bytes[record.host] -= len(key)
@@ -232,27 +235,29 @@ class SliceBuffer:
         return held
 
     def _drop_job(self, job: JobKey) -> None:
+        """Remove a job and its waiting records."""
         buffer = self._jobs.pop(job, None)
         if buffer is not None:
             self._held_bytes -= buffer.held_bytes.total()
 
     def forget(self, job: JobKey) -> None:
-        """Drop what is held of a job: it has no turn any more."""
+        """Remove a job and its waiting records; it gets no more slice bundles."""
         self._drop_job(job)
 
     def begin_anew(self, tick_ns: int) -> None:
-        """Drop all that is held, and let time begin at ``tick_ns``, which may lie before where it stood."""
+        """Drop all waiting records and restart time at ``tick_ns``, which may be earlier than the current time."""
         self._tick_ns = tick_ns
         first_ns = (tick_ns - self._config.lateness_ns) // self._config.fast_slice_ns + 1
         self._jobs = {job: _JobBuffer(first_ns * self._config.fast_slice_ns, tick_ns) for job in self._jobs}
         self._held_bytes = 0
 
     def advance(self, tick_ns: int, on_failure: Callable[[JobKey, Exception], None] | None = None) -> list[SliceBundle]:
-        """Move time to ``tick_ns`` and return the turns that are complete, in order of (end, job).
+        """Move time to ``tick_ns`` and return the slice bundles that are now complete, sorted by (end, job).
 
         Args:
             tick_ns: the newest tick.
-            on_failure: told where a job's turns cannot be made; what is held of it is dropped. None: it is raised.
+            on_failure: called with the job and the error when a job's bundles cannot be built; the job's waiting
+                records are then dropped. None: the error is raised.
         """
         if self._tick_ns is not None and tick_ns <= self._tick_ns:
             return []
@@ -275,6 +280,7 @@ class SliceBuffer:
         return turns
 
     def _turns_of(self, job: JobKey, buffer: _JobBuffer, watermark: int) -> list[SliceBundle]:
+        """Return one job's bundles up to the watermark, and remove their records from the buffer."""
         turns = []
         step = self._config.fast_slice_ns
         while buffer.next_end_ns <= watermark:
@@ -287,7 +293,7 @@ class SliceBuffer:
         return turns
 
     def snapshot(self) -> dict[str, bytes]:
-        """State as named parts: one for the time, one per job."""
+        """Return the state as named parts: one for the time and one for each job."""
         parts = {"time": pack_state({"tick_ns": self._tick_ns})}
         for job, buffer in self._jobs.items():
             held = [*buffer.fast.values(), *buffer.metrics.values()]
@@ -302,7 +308,7 @@ class SliceBuffer:
         return parts
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Replace the state by the parts that ``snapshot`` returned."""
         self._jobs.clear()
         self._tick_ns, self._held_bytes = None, 0
         for name in parts:
@@ -327,6 +333,7 @@ def _bytes_of(record: Held) -> bytes:
 
 
 def _metric_slice(job: JobKey, key: tuple[int, int], held: Mapping[bytes, Held]) -> MetricSlice:
+    """Build the metric slice with this end and length from its records and frame blocks."""
     end_ns, length_ns = key
     ordered = sort_records(held)
     blocks = tuple(record for record in ordered if isinstance(record, FrameBlock))
@@ -338,13 +345,14 @@ def _records(ordered: Iterable[Held]) -> tuple[JobRecord, ...]:
 
 
 def _rank_of(record: Held) -> int:
+    """Return the rank of an event or probe answer, -1 for other records; used for sorting."""
     return record.rank if isinstance(record, Event | ProbeAnswer) else -1
 
 
 def canonical_records(records: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
-    """The order that a slice's records have, exact duplicates dropped: for those who hold a whole slice.
+    """Return the records of a whole slice in canonical order, without exact duplicates.
 
-    Bytes are made only where they decide: of records of one kind, time, host and rank.
+    Records are encoded only where kind, time, host and rank are equal and the bytes must decide.
     """
     groups: dict[tuple[int, int, str, int], list[JobRecord]] = {}
     for record in records:

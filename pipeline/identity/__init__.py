@@ -1,1 +1,1 @@
-"""Who speaks to the engine's own listener, and what they may say. No sockets but in ``peers`` and ``tls``."""
+"""Authentication of peers and authorization of their records. Only ``peers`` reads from sockets."""

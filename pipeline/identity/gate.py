@@ -1,7 +1,8 @@
-"""The gate of the engine's listener: whom it asks for what, and one sign-in a connection. No sockets here.
+"""Authentication of connections to the engine's listener: which proof a peer must give, and one sign-in per connection.
 
-A connection's life: ``Gate.meet(peer)`` -> ``PeerSignIn``; its ``challenge`` is sent; ``hello`` takes the answer;
-then ``open`` each message that comes, and ``tag`` each that goes. What raises ``IdentityError`` ends the connection.
+Life of a connection: ``Gate.meet(peer)`` returns a ``PeerSignIn``. Its ``challenge`` is sent, and ``hello`` checks the
+answer. Then ``open`` verifies each incoming message, and ``tag`` returns the seal of each outgoing one. Any
+``IdentityError`` ends the connection. No sockets are used here.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ from tocsin.schemas.reasons import IdentityRefusal
 from tocsin.schemas.sign_in import NONCE_BYTES, SIGN_IN_VERSION, Opener, Sealer, Terms, is_same, session_keys
 
 _MAX_VERSION_TEXT: Final = 100
+"""Maximum length of the agent version in a hello, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """Whom the listener lets in.
+    """Settings that decide which peers may sign in.
 
     Attributes:
-        store: the credentials of all hosts, None = there are none.
-        local: the credential that agents of the engine's own user find by themselves, None = none.
-        uids: users whose processes are trusted on the unix socket, besides the engine's own and root.
-        gids: groups likewise.
-        is_player_allowed: whether a player's credential counts.
-        is_open: ask nobody for anything; only where a person asked for it in words.
+        store: credentials of all hosts, None = there are none.
+        local: credential that agents of the engine's own user find on this machine, None = none.
+        uids: users whose processes are trusted on the unix socket, besides the engine's own user and root.
+        gids: groups whose members are trusted on the unix socket.
+        is_player_allowed: whether credentials of role ``player`` (which replay recordings) are accepted.
+        is_open: accept every peer without proof; only set where a person asked for it explicitly.
     """
 
     store: CredentialStore | None = None
@@ -52,44 +54,44 @@ class GateConfig:
 
     @property
     def socket_mode(self) -> int:
-        """Who may connect to a unix socket at all; who gets in is asked afterwards."""
+        """File mode of the unix socket: 0o666 if other users may sign in, else 0o600."""
         is_for_others = self.uids or self.gids or self.is_open or (self.store is not None and self.store.all())
         return 0o666 if is_for_others else 0o600
 
 
 OWN_USER_ONLY: Final = GateConfig()
-"""Without any option: processes of the engine's own user and of root, on the unix socket."""
+"""Default settings: only processes of the engine's own user and of root, on the unix socket."""
 
 
 class Gate:
-    """Decides who may sign in; one for a listener."""
+    """Decides which peers may sign in; one instance per listener."""
 
     def __init__(
         self,
         config: GateConfig = OWN_USER_ONLY,
         make_nonce: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
     ) -> None:
-        """Use these settings; ``make_nonce`` gives bytes that nobody can foresee."""
+        """Use these settings; ``make_nonce`` returns unpredictable bytes for a challenge."""
         self._config = config
         self._make_nonce = make_nonce
         self._uids = config.uids | {os.geteuid(), 0}
 
     @property
     def trouble(self) -> str:
-        """Why the file of credentials, as it is now, is not used; "" = it is."""
+        """Reason why the current credentials file is not used, "" if it is used."""
         store = self._config.store
         return "" if store is None else store.trouble
 
     def refresh(self) -> bool:
-        """Read the credentials again if their file changed; whether others count now."""
+        """Reload the credentials if their file changed; return whether the valid credentials changed."""
         store = self._config.store
         return store is not None and store.refresh()
 
     def meet(self, peer: Peer) -> PeerSignIn:
-        """Return the sign-in of a new connection.
+        """Start the sign-in of a new connection and return it.
 
         Raises:
-            IdentityError: whoever that is cannot sign in, whatever it says.
+            IdentityError: this peer cannot sign in with any proof.
         """
         by = self._way(peer)
         if by == BY_SECRET and self._config.store is None and self._config.local is None:
@@ -100,6 +102,7 @@ class Gate:
         return PeerSignIn(self, peer, by, self._make_nonce())
 
     def _way(self, peer: Peer) -> str:
+        """Return the kind of proof that a peer must give, one of ``WAYS``."""
         if peer.uid in self._uids or not self._config.gids.isdisjoint(peer.gids):
             return BY_UID
         if peer.certificate_names:
@@ -107,10 +110,10 @@ class Gate:
         return BY_NOTHING if self._config.is_open else BY_SECRET
 
     def credential(self, key_id: str, now_ns: int) -> Credential:
-        """Return the credential of a key that counts now.
+        """Return the currently valid credential with this key id; the file is reloaded if the key is unknown.
 
         Raises:
-            IdentityError: unknown, revoked, without a secret, or a player's where none is taken.
+            IdentityError: the key is unknown, revoked, without a secret, or a player's where players are not allowed.
         """
         local, store = self._config.local, self._config.store
         is_local = local is not None and local.key_id == key_id
@@ -127,10 +130,10 @@ class Gate:
         return found
 
     def check_still(self, principal: Principal, now_ns: int) -> None:
-        """Refuse who signed in with a credential that counts no more.
+        """Check that a principal's credential is still valid and unchanged.
 
         Raises:
-            IdentityError: it was revoked or removed, or is another's now.
+            IdentityError: the credential was revoked, removed or replaced.
         """
         before = principal.credential
         if before is not None:
@@ -141,10 +144,10 @@ class Gate:
 
 @dataclass(slots=True)
 class PeerSignIn:
-    """One connection's sign-in, and its seals afterwards.
+    """Sign-in of one connection, and the seals of its messages afterwards.
 
     Attributes:
-        principal: who it is, None: not yet known.
+        principal: the authenticated peer, None before its hello.
     """
 
     _gate: Gate
@@ -157,14 +160,16 @@ class PeerSignIn:
 
     @property
     def challenge(self) -> dict[str, Any]:
-        """The engine's first message."""
+        """First message that the engine sends: the protocol version, the kind of proof asked for, and a nonce."""
         return {"t": "challenge", "v": SIGN_IN_VERSION, "by": self._by, "nonce": self._nonce.hex()}
 
     def hello(self, message: Mapping[str, Any], now_ns: int) -> Principal:
-        """Take the answer to the challenge; what is sealed from now on, both ways, is sealed for this connection.
+        """Check the peer's answer to the challenge and return who it is.
+
+        With a secret, all later messages in both directions are sealed with keys of this connection.
 
         Raises:
-            IdentityError: it does not prove who it is.
+            IdentityError: the hello is malformed or does not prove the peer's identity.
         """
         if self.principal is not None:
             raise IdentityError(IdentityRefusal.BAD_HELLO, "a second hello on one connection")
@@ -182,10 +187,10 @@ class PeerSignIn:
         return self.principal
 
     def open(self, sealed: bytes) -> bytes:
-        """Return what the peer sealed; who signed in without a secret seals nothing.
+        """Verify a received message's seal and return its content; peers without a secret do not seal.
 
         Raises:
-            IdentityError: nobody has signed in, or the seal is not right.
+            IdentityError: the peer has not signed in, or the seal is wrong.
         """
         if self._opener is not None:
             return self._opener.open(sealed)
@@ -194,10 +199,11 @@ class PeerSignIn:
         return sealed
 
     def tag(self, data: bytes) -> bytes:
-        """Return what must follow a message to the peer: its seal, or nothing."""
+        """Return the seal to append to a message for the peer, b"" if it signed in without a secret."""
         return b"" if self._sealer is None else self._sealer.tag(data)
 
     def _by_secret(self, message: Mapping[str, Any], host: str, now_ns: int) -> Principal:
+        """Check a hello that proves knowledge of a secret, set up the seals, and return the principal."""
         credential = self._gate.credential(_checked(message, "key_id", check_key_id), now_ns)
         if _hex(message, "challenge") != self._nonce:
             raise IdentityError(IdentityRefusal.REPLAYED, "the hello answers another challenge than this connection's")
@@ -219,6 +225,10 @@ class PeerSignIn:
         return Principal(host, credential.role, BY_SECRET, credential)
 
     def _check_certificate(self, host: str) -> None:
+        """Raise ``IdentityError`` if the peer's TLS certificate does not name this host.
+
+        Without a certificate do nothing.
+        """
         names = self._peer.certificate_names
         if names and host not in names:
             text = f"hello.host = {host[:80]!r}: the certificate is of {', '.join(names)[:200]}"
@@ -226,12 +236,13 @@ class PeerSignIn:
 
 
 def local_credential(now_ns: int) -> Credential:
-    """Return a fresh credential for agents of the engine's own user: any host's name, on this machine only."""
+    """Return a new credential for agents of the engine's own user: valid for any host name, on this machine only."""
     secret = secrets.token_bytes(NONCE_BYTES)
     return Credential(f"local-{secrets.token_hex(8)}", Role.AGENT, ANY_NAME, secret, b"", now_ns)
 
 
 def _checked(message: Mapping[str, Any], name: str, check: Callable[[object, str], str]) -> str:
+    """Return a text field of a hello, validated by ``check``; raise ``IdentityError`` if it is invalid."""
     try:
         return check(message.get(name), f"hello.{name}")
     except FieldError as error:
@@ -239,6 +250,7 @@ def _checked(message: Mapping[str, Any], name: str, check: Callable[[object, str
 
 
 def _hex(message: Mapping[str, Any], name: str) -> bytes:
+    """Return a hello's field of ``NONCE_BYTES`` bytes, decoded from hex; raise ``IdentityError`` if it is malformed."""
     value = message.get(name)
     try:
         data = bytes.fromhex(value) if type(value) is str and len(value) == 2 * NONCE_BYTES else b""

@@ -1,4 +1,4 @@
-"""What the kernel (or TLS) says about the other end of a connection."""
+"""Read what the kernel or TLS knows about the other end of a connection."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from tocsin.schemas.address import is_loopback
 
 _UCRED: Final = struct.Struct("=iII")
 _SO_PEERGROUPS: Final = 59  # Linux 4.13; the socket module does not name it
+"""Socket option that returns the peer's groups (Linux 4.13); the socket module has no name for it."""
 _MAX_GROUPS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection, before it has said anything.
+    """Facts about the other end of a connection, known before it sends anything.
 
     Attributes:
-        is_own_machine: whether it is a process of the engine's own machine.
-        uid: of the process at a unix socket, -1 = not known.
-        gids: its groups.
-        pid: of the process, 0 = not known.
-        certificate_names: host names of the certificate that TLS verified, () = none was shown.
-        address: for logs.
+        is_own_machine: whether it is a process on the engine's machine.
+        uid: user of the process at a unix socket, -1 = not known.
+        gids: groups of that process.
+        pid: process id, 0 = not known.
+        certificate_names: host names in the certificate that TLS verified, () = no certificate.
+        address: text for logs.
     """
 
     is_own_machine: bool
@@ -36,14 +37,14 @@ class Peer:
 
 
 def peer_of(connection: socket.socket, certificate: dict[str, Any] | None = None) -> Peer:
-    """Return what is known of a connection's other end.
+    """Return what is known about a connection's other end.
 
     Args:
         connection: an accepted connection.
-        certificate: what ``SSLSocket.getpeercert`` gave, where there is one.
+        certificate: result of ``SSLSocket.getpeercert``, if any.
 
     Raises:
-        OSError: the kernel does not say.
+        OSError: the kernel cannot tell.
     """
     if connection.family == socket.AF_UNIX:
         pid, uid, gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
@@ -53,7 +54,7 @@ def peer_of(connection: socket.socket, certificate: dict[str, Any] | None = None
 
 
 def names_of(certificate: dict[str, Any]) -> tuple[str, ...]:
-    """Return the host names of a verified certificate: its DNS names; without any, its common name."""
+    """Return the host names of a verified certificate: its DNS names, or its common name if it has none."""
     names = tuple(str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
     if names:
         return names
@@ -62,6 +63,7 @@ def names_of(certificate: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _groups(connection: socket.socket) -> tuple[int, ...]:
+    """Return the groups of the process at the other end of a unix socket, () on kernels that cannot tell."""
     try:
         data = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _MAX_GROUPS)
     except OSError:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and what they may say."""
+"""Authenticated peers (principals), and the rules for which records each role may send."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ BY_CERTIFICATE: Final = "certificate"
 BY_SIGNATURE: Final = "signature"
 BY_NOTHING: Final = "nothing"
 WAYS: Final = (BY_UID, BY_SECRET, BY_CERTIFICATE, BY_SIGNATURE, BY_NOTHING)
-"""How somebody proved who they are; ``nothing``: the engine was told in words not to ask."""
+"""Kinds of proof of identity; ``nothing`` means that the engine was explicitly started without authentication."""
 _SILENT: Final = (Role.READER, Role.EXECUTOR)
-"""Who sends nothing, not even a tick."""
+"""Roles that may send no records, not even ticks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who signed in.
+    """An authenticated peer.
 
     Attributes:
-        host: who they are: the host of their hello, which their credential covers.
-        role: what they may say.
-        by: how they proved it, one of ``WAYS``.
-        credential: the credential behind it, None: uid, certificate or nothing.
+        host: host name of its hello, covered by its credential.
+        role: role that decides which records it may send.
+        by: how it proved its identity, one of ``WAYS``.
+        credential: its credential; None if it was trusted by uid, certificate or without proof.
     """
 
     host: str
@@ -42,16 +42,19 @@ class Principal:
 
     @property
     def label(self) -> str:
-        """A short name for logs: role, host and key."""
+        """Short name for logs: role, host, kind of proof and key id."""
         key = "" if self.credential is None else f" key {self.credential.key_id}"
         return f"{self.role.value} {self.host} by {self.by}{key}"
 
     def share_of(self, record: JobRecord) -> str:
-        """Return for whom a record counts where the engine's memory is shared out: a player's hosts are many."""
+        """Return the name under which a record counts against memory limits.
+
+        A player sends records of many hosts, so each of its hosts gets a name of its own.
+        """
         return f"{self.label} as {record.host}" if self.role is Role.PLAYER else self.label
 
     def check(self, record: Record) -> None:
-        """Refuse a record that they may not send.
+        """Raise an error if this principal may not send a record.
 
         Raises:
             IdentityError: a model, the closing of an incident, another host's record, or not of their role; of some
@@ -81,10 +84,11 @@ class Principal:
 
 
 def check_hello_host(credential: Credential, host: str, *, is_own_machine: bool) -> None:
-    """Refuse a hello of a host that the credential does not belong to.
+    """Raise an error if a credential does not cover the host named in a hello.
 
     Raises:
-        IdentityError: another host's credential, or one for every host of this machine from another machine.
+        IdentityError: the credential belongs to another host, or it is valid on the engine's machine only and the peer
+            is elsewhere.
     """
     if not credential.speaks_for(host):
         text = f"hello.host = {host[:80]!r}: key {credential.key_id} belongs to {credential.name[:80]!r}"

@@ -1,4 +1,4 @@
-"""Who sent a signed record, and whether they may say what it says: for records that come over Kafka."""
+"""Check the signatures of records that arrive over Kafka, and whether the signer may send them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from tocsin.schemas.signatures import Signer, signature_of
 
 @dataclass(frozen=True, slots=True)
 class SignatureConfig:
-    """How a job that reads a broker checks records and signs verdicts; the files lie where it works.
+    """Settings for checking records and signing verdicts in a job that reads from Kafka.
+
+    Paths are on the worker's machine.
 
     Attributes:
-        credentials: file of all hosts' credentials, "" = records are not checked.
-        allow_player: whether recordings are played to it: a player's credential counts, and what a recording says of
-            its hosts (who moved where) is believed.
-        signing_key: file with the engine's private key, "" = verdicts are not signed.
+        credentials: path of the file with all hosts' credentials, "" = records are not checked.
+        allow_player: whether credentials of role ``player`` are accepted, and recorded moves of ranks between hosts
+            believed.
+        signing_key: path of the engine's private key, "" = verdicts are not signed.
     """
 
     credentials: str = ""
@@ -33,7 +35,7 @@ class SignatureConfig:
 
 
 class _Speaker(NamedTuple):
-    """Somebody who signs."""
+    """A known signer: its credential, the signature checker and the principal."""
 
     credential: Credential
     signer: Signer
@@ -41,14 +43,14 @@ class _Speaker(NamedTuple):
 
 
 class SignedRecords:
-    """Checks signatures against a file of credentials."""
+    """Checks the signatures of records against a credentials file."""
 
     def __init__(self, store: CredentialStore, *, allow_player: bool = False) -> None:
-        """Check against a store.
+        """Use a credential store.
 
         Args:
-            store: whose secrets count; ``refresh`` it now and then, so that a revocation is seen.
-            allow_player: whether somebody of role ``player`` may speak for any host.
+            store: the valid credentials; call ``refresh`` regularly so that revocations take effect.
+            allow_player: whether a signer of role ``player`` may send records of any host.
         """
         self._store = store
         self._allow_player = allow_player
@@ -56,7 +58,7 @@ class SignedRecords:
 
     @classmethod
     def of_config(cls, config: SignatureConfig) -> SignedRecords | None:
-        """Check as the settings say, None: they ask for no signatures.
+        """Return a checker for these settings, None if they name no credentials file.
 
         Raises:
             CredentialError: the file cannot be used.
@@ -66,22 +68,23 @@ class SignedRecords:
         return cls(CredentialStore(Path(config.credentials)), allow_player=config.allow_player)
 
     def refresh(self) -> None:
-        """Read the file again if it changed."""
+        """Reload the credentials file if it changed."""
         if self._store.refresh():
             self._speakers.clear()
 
     def check(self, record: Record, data: bytes) -> int:
-        """Refuse a record that nobody signed who may say it; ticks belong to nobody and judge nothing.
+        """Check that a record is signed by someone who may send it; ticks need no signature.
 
         Args:
-            record: what the bytes say.
-            data: its bytes, the signature included.
+            record: the decoded record.
+            data: its bytes, including the signature.
 
         Returns:
-            Length of the record without its signature.
+            Length of the record's bytes without the signature.
 
         Raises:
-            IdentityError: unsigned, signed with an unknown, revoked or wrong key, or not the signer's to say.
+            IdentityError: the record is unsigned, signed with an unknown, revoked or wrong key, or not the signer's to
+                send.
         """
         if isinstance(record, Tick):
             return len(data)
@@ -103,7 +106,10 @@ class SignedRecords:
         return found.start_byte_count
 
     def _learn(self, raw: bytes) -> _Speaker:
-        """Look a key up once: thousands of records a second are signed with few keys."""
+        """Look up a key id, remember its signer for later records, and return it.
+
+        Raise ``IdentityError`` if it is refused.
+        """
         key_id = raw.decode("ascii", "backslashreplace")
         credential = self._store.find(key_id)
         if credential is None or not credential.secret:

@@ -1,7 +1,7 @@
-"""Signatures of verdicts: Ed25519, so that whoever checks them cannot make them (docs/adr/0024).
+"""Sign verdicts, and check their signatures, with Ed25519: a checker cannot forge them (docs/adr/0024).
 
-A signature stands in a header of the verdict's message, ``signature: KEY_ID HEX``, and covers the message's value. What
-consumers compare and store is the value alone, which is the same signed and unsigned.
+A signature is the header ``signature: KEY_ID HEX`` of the verdict's message and covers the message's value. Consumers
+compare and store only the value, which is the same with and without a signature.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from tocsin.schemas.errors import CredentialError, FieldError, IdentityError
 from tocsin.schemas.reasons import IdentityRefusal
 
 _CONTEXT: Final = b"tocsin verdict 1\0"
-"""A signature of a verdict is none of anything else that the same key may sign."""
+"""Prefix of the signed bytes, so that a verdict's signature is never valid for other data signed with the same key."""
 _KEY_BYTES: Final = 32
+"""Length of a private or public key."""
 _SIGNATURE_BYTES: Final = 64
+"""Length of a signature."""
 
 
 def new_engine_key(name: str, created_ns: int) -> Credential:
-    """Return a fresh pair: ``secret`` is the private half, ``public_key`` what consumers get.
+    """Return a new engine credential: ``secret`` is the private key, ``public_key`` is for consumers.
 
     Raises:
-        FieldError: the name cannot be one.
+        FieldError: the name is not valid.
     """
     fresh = new_credential(Role.ENGINE, name, created_ns)
     public = Ed25519PrivateKey.from_private_bytes(fresh.secret).public_key().public_bytes_raw()
@@ -35,7 +37,7 @@ def new_engine_key(name: str, created_ns: int) -> Credential:
 
 
 def public_half(credential: Credential) -> Credential:
-    """Return a credential without its secret."""
+    """Return a copy of a credential without its secret."""
     return Credential(
         credential.key_id,
         credential.role,
@@ -48,13 +50,13 @@ def public_half(credential: Credential) -> Credential:
 
 
 class VerdictSigner:
-    """Signs with one engine's private key."""
+    """Signs verdicts with one engine's private key."""
 
     def __init__(self, credential: Credential) -> None:
-        """Take the key.
+        """Use the private key of a credential.
 
         Raises:
-            FieldError: no private key of an engine.
+            FieldError: the credential holds no private key of role ``engine``.
         """
         if credential.role is not Role.ENGINE or len(credential.secret) != _KEY_BYTES:
             raise FieldError("signing-key", credential.key_id, f"of role {Role.ENGINE.value}, with its private half")
@@ -63,10 +65,10 @@ class VerdictSigner:
 
     @classmethod
     def of_file(cls, store: CredentialStore, now_ns: int) -> VerdictSigner:
-        """Take the newest key of a file that counts now.
+        """Return a signer with the newest valid engine key in a credential store.
 
         Raises:
-            CredentialError: it holds none.
+            CredentialError: the store has no such key.
         """
         keys = [one for one in store.valid(now_ns) if one.role is Role.ENGINE and one.secret]
         if not keys:
@@ -76,15 +78,15 @@ class VerdictSigner:
         return cls(max(keys, key=lambda one: (one.created_ns, one.key_id)))
 
     def header(self, value: bytes) -> bytes:
-        """Return the header's value for a message's value."""
+        """Return the signature header of a message with this value: key id, space, signature in hex."""
         return f"{self._key_id} {self._key.sign(_CONTEXT + value).hex()}".encode()
 
 
 class VerdictChecker:
-    """Checks verdicts against the public keys of engines."""
+    """Checks verdict signatures against the public keys of engines."""
 
     def __init__(self, credentials: Iterable[Credential]) -> None:
-        """Keep the public keys of role ``engine``; other credentials are passed over."""
+        """Keep the public keys of role ``engine``; other credentials are ignored."""
         self._keys = {
             one.key_id: (one, Ed25519PublicKey.from_public_bytes(one.public_key))
             for one in credentials
@@ -93,19 +95,19 @@ class VerdictChecker:
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """The keys that count, revoked ones too."""
+        """Ids of all known keys, including revoked ones, sorted."""
         return tuple(sorted(self._keys))
 
     def check(self, value: bytes, header: bytes | None, now_ns: int) -> str:
-        """Return the key id of a message's signature.
+        """Verify a message's signature and return the id of the key that made it.
 
         Args:
-            value: the message's value.
-            header: its header ``signature``, None: it has none.
-            now_ns: the time at which its key must count: the reader's, for the verdict's own is its writer's word.
+            value: value of the message.
+            header: its ``signature`` header, None = it has none.
+            now_ns: the reader's current time, at which the key must be valid; the verdict's own time could be forged.
 
         Raises:
-            IdentityError: unsigned, or signed with an unknown, revoked or wrong key.
+            IdentityError: the verdict is unsigned, or signed with an unknown, revoked or wrong key.
         """
         if header is None:
             raise IdentityError(
@@ -127,6 +129,7 @@ class VerdictChecker:
 
 
 def _parsed(header: bytes) -> tuple[str, bytes]:
+    """Split a signature header into key id and signature bytes; raise ``IdentityError`` if it is malformed."""
     try:
         name, _, digits = header.decode("ascii").partition(" ")
         key_id, signature = check_key_id(name, "signature.key_id"), bytes.fromhex(digits)

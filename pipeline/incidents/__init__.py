@@ -1,1 +1,1 @@
-"""Findings become verdicts: their life cycle, flapping, proposed actions."""
+"""Turn findings into verdicts: life cycle, flapping, proposed actions."""

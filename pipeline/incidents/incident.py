@@ -30,6 +30,7 @@ SLOWER = (FaultKind.FAIL_SLOW, FaultKind.DEGRADED)
 """Faults with which the job goes on."""
 _SHOWN_EVIDENCE_COUNT = 7
 _THROTTLING = ("thermal_throttle", "power_cap")
+"""Causes that mean a GPU lowered its clocks."""
 _RESTING, _RESTING_RATIO = ("gpu_util_ratio", "gpu_graphics_active_ratio", "gpu_sm_active_ratio"), 0.9
 """Busy-time metrics, and the share of the peers' busy time below which a GPU rests.
 

@@ -1,8 +1,8 @@
-"""What becomes of the actions that verdicts propose: proposed, replaced, taken back; and hard ones that wait first.
+"""Rows of the actions that verdicts propose: proposed, replaced, cancelled, expired, or waiting if hard.
 
-A verdict's ``action`` is advice, the same live, replayed and after a restart. Whether its row in ``actions`` is
-proposed at once is a setting: what an engine says in its first minutes, or shortly after somebody moved a machine's
-ranks or changed a model, should take no machine away. Only an engine knows that: ``tocsin sink`` proposes at once.
+A verdict's ``action`` is advice: the same live, replayed and after a restart. Whether its row in ``actions`` is
+proposed at once is a setting of the engine. Hard actions can be made to wait in an engine's first minutes, and after a
+machine's ranks moved or a model changed. Only an engine knows that: ``tocsin sink`` proposes at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tocsin.schemas.verdicts import Action, ActionKind, Component, Verdict, Verd
 
 @dataclass(frozen=True, slots=True)
 class HoldRules:
-    """For how long a hard action waits; 0: not at all.
+    """How long hard actions wait before they are proposed; 0: they do not wait.
 
     Attributes:
-        after_start_seconds: after an engine began without a snapshot.
-        after_change_seconds: after the machine's ranks were moved, or the job's detectors given another model.
+        after_start_seconds: after the engine started without a snapshot.
+        after_change_seconds: after the machine's ranks were moved, or the job's detectors got another model.
     """
 
     after_start_seconds: int = 300
@@ -33,29 +33,29 @@ class HoldRules:
 
 
 ChangesOf = Callable[[JobKey, str], Sequence[tuple[int, Reason]]]
-"""(job, machine) -> when something of them was changed the last time, and what."""
+"""Function (job, machine) -> the latest changes of either, each as (time in ns, reason)."""
 
 
 class ProposalBook:
-    """What one engine proposes now, and what waits."""
+    """The proposed and waiting actions of one engine."""
 
     def __init__(self, rules: HoldRules, started_ns: int, changes_of_host: ChangesOf) -> None:
         """Start without proposals.
 
         Args:
             rules: how long hard actions wait.
-            started_ns: when the engine began; 0: it goes on from a snapshot.
-            changes_of_host: what was changed of a machine.
+            started_ns: when the engine started; 0: it continues from a snapshot.
+            changes_of_host: returns the latest changes of a job and machine.
         """
         self._rules = rules
         self._changes_of_host = changes_of_host
         self.started_ns = started_ns
         self._proposed: dict[str, tuple[Action, ...]] = {}
         self._waiting: dict[str, list[tuple[Action, int]]] = {}
-        """Verdict -> its actions that wait, each with when it is looked at again."""
+        """Verdict id -> its waiting actions, each with the time until which it waits."""
 
     def take(self, verdict: Verdict) -> Iterator[ActionChange]:
-        """What one update changes."""
+        """Yield the action rows that one update of a verdict changes; hard actions may be set to wait."""
         self._waiting.pop(verdict.verdict_id, None)
         before = self._proposed.pop(verdict.verdict_id, ())
         for change in changes_of(verdict, before):
@@ -64,7 +64,7 @@ class ProposalBook:
             self._proposed[verdict.verdict_id] = standing
 
     def due(self, now_ns: int) -> list[ActionChange]:
-        """What has waited for long enough, unless something was changed meanwhile: then it waits on."""
+        """Return the rows of actions whose waiting time is over: proposed, or waiting again after a new change."""
         found = []
         for verdict_id, waiting in list(self._waiting.items()):
             ripe = [action for action, until_ns in waiting if until_ns <= now_ns]
@@ -76,12 +76,15 @@ class ProposalBook:
         return found
 
     def clear(self) -> None:
-        """Know of no proposals: the state is lost."""
+        """Forget all proposed and waiting actions, because the engine's state was lost."""
         self._proposed.clear()
         self._waiting.clear()
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state; when it began is part of it, so that a start that goes on is none."""
+        """Return the state as JSON-able values.
+
+        It contains the start time, so that a restored engine is not taken as new.
+        """
         return {
             "started_ns": self.started_ns,
             "proposed": [[name, [_row_of(one) for one in actions]] for name, actions in self._proposed.items()],
@@ -92,7 +95,7 @@ class ProposalBook:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Replace the state by what ``to_state`` returned."""
         self.started_ns = state["started_ns"]
         self._proposed = {name: tuple(action_change(row).action for row in rows) for name, rows in state["proposed"]}
         self._waiting = {
@@ -101,7 +104,7 @@ class ProposalBook:
         }
 
     def _held(self, change: ActionChange) -> ActionChange:
-        """The same, or that it waits."""
+        """Return the change itself, or, if its action must wait, a change to state ``waiting``."""
         action = change.action
         until_ns, reason = self._hold(action)
         if until_ns <= change.changed_ns:
@@ -110,7 +113,7 @@ class ProposalBook:
         return ActionChange(action, ActionState.WAITING, change.changed_ns, reason)
 
     def _hold(self, action: Action) -> tuple[int, str]:
-        """Until when an action waits, and for what."""
+        """Return until when an action must wait (ns) and the reason; (0, "") if it need not."""
         if action.kind not in HARD:
             return 0, ""
         host = "" if action.target is None else action.target.name
@@ -124,10 +127,14 @@ class ProposalBook:
 
 
 _OPEN = (ActionState.WAITING, ActionState.PROPOSED)
+"""States of actions that are neither cancelled nor expired."""
 
 
 def proposals_of(verdict: Verdict) -> tuple[Action, ...]:
-    """One action a suspect; one for the whole job where nobody is accused; none where nothing is proposed."""
+    """Return the actions that a verdict proposes: one per suspect, or one for the whole job without suspects.
+
+    A verdict whose action is ``none`` proposes nothing.
+    """
     if verdict.action is ActionKind.NONE:
         return ()
     targets: list[Component | None] = [suspect.component for suspect in verdict.suspects] or [None]
@@ -149,11 +156,13 @@ def proposals_of(verdict: Verdict) -> tuple[Action, ...]:
 
 
 def standing_after(verdict: Verdict, before: Sequence[Action]) -> tuple[Action, ...]:
-    """What an update leaves proposed: what stood before and is proposed again is the same action, with a new deadline.
+    """Return the actions that are proposed after a verdict's update.
+
+    An action that was proposed before keeps its row and issue time, with a new deadline.
 
     Args:
         verdict: the update.
-        before: what stood proposed until now.
+        before: the actions proposed before it.
     """
     known = {_name_of(old): old for old in reversed(before)}
     return tuple(
@@ -165,14 +174,14 @@ def standing_after(verdict: Verdict, before: Sequence[Action]) -> tuple[Action, 
 
 
 def changes_of(verdict: Verdict, before: Sequence[Action]) -> Iterator[ActionChange]:
-    """What one update changes: what it does not propose any more is taken back, in the row that proposed it.
+    """Yield the changes of action rows that one update of a verdict makes.
 
-    So of each action one row says what became of it. Two updates may be of the same second: the update's number is
-    added to the time of a change, so that the later one stays.
+    An action that is no longer proposed is cancelled or expired in the row that proposed it. Two updates may fall in
+    one second, so the update's number is added to the time of change: the later one wins.
 
     Args:
         verdict: the update.
-        before: what stood proposed until now.
+        before: the actions proposed before it.
     """
     state = ActionState.EXPIRED if verdict.state is VerdictState.EXPIRED else ActionState.CANCELLED
     standing = standing_after(verdict, before)
@@ -186,10 +195,12 @@ def changes_of(verdict: Verdict, before: Sequence[Action]) -> Iterator[ActionCha
 
 
 def proposed_before(verdict: Verdict, changes: Iterable[ActionChange]) -> tuple[Action, ...]:
-    """What stood proposed, or waited, before an update, by a verdict's rows, also where later updates changed them.
+    """Return the actions that were proposed or waiting before an update, from a verdict's stored rows.
+
+    Changes that later updates made to these rows are ignored, so that an update can be processed twice.
 
     Args:
-        verdict: the update that comes now, perhaps again.
+        verdict: the update to be processed, perhaps for the second time.
         changes: the latest change of each action of this verdict.
     """
     return tuple(
@@ -201,12 +212,15 @@ def proposed_before(verdict: Verdict, changes: Iterable[ActionChange]) -> tuple[
 
 
 def _name_of(action: Action) -> tuple[ActionKind, Component | None]:
+    """Return the action's kind and target, which identify it within its verdict."""
     return action.kind, action.target
 
 
 def _changed_ns(verdict: Verdict) -> int:
+    """Return the time of change of an update's rows: its detection time plus its update number."""
     return verdict.detected_ns + verdict.update
 
 
 def _row_of(action: Action) -> Row:
+    """Return an action as a database row, for the snapshot."""
     return action_row(ActionChange(action, ActionState.PROPOSED, 0))

@@ -1,8 +1,7 @@
-"""Phases that ranks announce (a checkpoint, an evaluation, a compilation), and what they excuse.
+"""Phases that ranks announce (checkpoint, evaluation, compilation), and which slow steps they excuse.
 
-A phase excuses its rank. It excuses everybody where most ranks announce it together; one of few ranks does so as long
-as the job waits for it, and no longer: where others make steps meanwhile nobody waits, and a rank of which that is so
-again and again is believed no more. None lasts for ever.
+A phase excuses its own rank. It excuses all ranks if most of them announce it together, or if the others wait for it. A
+rank for whose recent phases nobody waited excuses only itself. Every phase has a maximum length.
 """
 
 from __future__ import annotations
@@ -19,29 +18,37 @@ _KEPT_COUNT = 64
 _KEPT_STEP_COUNT = 256
 _END_OF = itemgetter(1)
 _LONGEST_NS = 1800 * NS_PER_SECOND
-"""The longest phase that is believed at once: checkpoints to slow storage take ten minutes."""
+"""Longest phase that is believed at once; checkpoints to slow storage take ten minutes."""
 _LONGER_FACTOR = 2
-"""... or so many times the longest one that this job went through."""
+"""A phase may also last this many times the longest phase that the job has had."""
 _CHAIN_NS = 10 * NS_PER_SECOND
-"""Phases of one rank that lie closer together are one: what was said of them is not known before (batches of steps)."""
+"""Phases of one rank that are closer together are treated as one, because step batches between them arrive late."""
 _CLOCK_NS = 2 * NS_PER_SECOND
-"""Clocks, and the ends of one step on several ranks, differ by less."""
+"""Upper bound on the difference of clocks, and of one step's ends on several ranks."""
 _SHORTEST_NS = NS_PER_SECOND
-"""For a shorter phase nobody waits."""
+"""Minimum length of a phase for which other ranks can be said to wait."""
 _IDLE_COUNT = 1
-"""A rank for whose last so many phases nobody waited excuses only itself, until others wait for one again."""
+"""Number of consecutive phases that nobody waited for, after which a rank excuses only itself until others wait again.
+"""
 _STEP_NS = NS_PER_SECOND // 2
+"""Minimum distance of the remembered step ends."""
 _MOST_LEFT_OUT = 8.0
-"""So many steps in a row may be left out for the phases of few ..."""
+"""Maximum number of consecutive steps that phases of few ranks may excuse."""
 _EARNED_RATIO = 1 / 3
-"""... and each that is not allows so much of another one."""
+"""Fraction of an excused step that each other step restores to the allowance."""
 _WHOLE_JOB = -1
-"""The rank of a phase that all ranks are in."""
+"""Rank number of a phase that applies to all ranks."""
 
 
 @dataclass(slots=True)
 class _Lone:
-    """The newest phase of a rank that few share: begin, end (0: not yet), and how many before it held up nobody."""
+    """Newest phase of a rank that few others share.
+
+    Attributes:
+        begin_ns: when it began.
+        end_ns: when it ended, 0 = it has not.
+        idle_count: number of consecutive phases of the rank before it that nobody waited for.
+    """
 
     begin_ns: int
     end_ns: int = 0
@@ -53,12 +60,12 @@ class Announced:
     """The announced phases of one job.
 
     Attributes:
-        open: rank -> its phases that are open: [phase, begin_ns] (thousands open and close theirs at once).
-        shared: ranks whose open phases most ranks were in at once.
-        spans: phases that are over and that most were in: [begin_ns, end_ns], disjoint, ascending.
-        lone: rank -> its newest phase that it shares with few, as far as is known yet.
-        step_ends_ns: when others made steps lately, while there were phases of few.
-        longest_ns: the longest phase that most were in.
+        open: rank -> its open phases as [name, begin_ns].
+        shared: ranks with open phases that most ranks were in at the same time.
+        spans: ended phases that most ranks were in, as disjoint, ascending [begin_ns, end_ns].
+        lone: rank -> its newest phase that only few ranks share, as far as is known yet.
+        step_ends_ns: recent ends of steps of ranks that were in no phase.
+        longest_ns: length of the longest phase that most ranks were in.
     """
 
     open: dict[int, list[list[Any]]] = field(default_factory=dict)
@@ -68,28 +75,29 @@ class Announced:
     step_ends_ns: list[int] = field(default_factory=list)
     longest_ns: int = 0
     _all: list[list[int]] | None = None
-    """What ``in_pause`` asks, None: to be made again."""
+    """Cached spans for ``in_pause``; None: to be computed again."""
     _most: list[list[int]] | None = None
+    """Cached spans for ``in_shared``; None: to be computed again."""
 
     @property
     def is_watching(self) -> bool:
-        """Whether there are phases that the next steps say something of."""
+        """Whether there are phases that the next steps may close or prove unwaited for."""
         return bool(self.open or self.lone)
 
     @property
     def any(self) -> bool:
-        """Whether any phase may excuse anything."""
+        """Whether any known phase could excuse a step."""
         return bool(self.open or self.lone or self.spans)
 
     def take(self, rank: int, name: str, ts_ns: int, *, begins: bool, rank_count: int) -> None:
-        """A rank begins a phase, or ends it.
+        """Record that a rank begins or ends a phase.
 
         Args:
-            rank: whose, -1: of the whole job.
-            name: of the phase.
-            ts_ns: when.
-            begins: whether it begins.
-            rank_count: how many ranks the job has.
+            rank: the rank, -1 for the whole job.
+            name: name of the phase.
+            ts_ns: when the phase begins or ends.
+            begins: True for a begin, False for an end.
+            rank_count: number of ranks of the job.
         """
         if not begins:
             self.close(rank, ts_ns, name)
@@ -112,20 +120,20 @@ class Announced:
             known.end_ns = 0
 
     def _idle_count(self, phase: _Lone) -> int:
-        """How many of a rank's phases in a row nobody waited for, with this one, which is over."""
+        """Return how many consecutive phases of a rank nobody waited for, including this ended one."""
         if self._goes_on(phase):
             return phase.idle_count + 1
         return 0 if phase.end_ns - phase.begin_ns > 2 * _CLOCK_NS else phase.idle_count
 
     def _goes_on(self, phase: _Lone) -> bool:
-        """Whether others made steps in the midst of a phase: they do not wait for it."""
+        """Return whether other ranks made steps in the middle of a phase, so that they do not wait for it."""
         index = bisect_left(self.step_ends_ns, phase.begin_ns + _CLOCK_NS)
         if index == len(self.step_ends_ns):
             return False
         return not phase.end_ns or self.step_ends_ns[index] < phase.end_ns - _CLOCK_NS
 
     def close(self, rank: int, end_ns: int, name: str = "") -> None:
-        """A rank's open phases (of this name, "" = all) that began before ``end_ns`` are over."""
+        """End a rank's open phases that began before ``end_ns``: those of this name, or all if the name is ""."""
         opened = self.open.pop(rank, [])
         if left := [entry for entry in opened if entry[1] > end_ns or name not in ("", entry[0])]:
             self.open[rank] = left
@@ -149,14 +157,14 @@ class Announced:
             self.spans = _merged([*self.spans, [begin_ns, end_ns]])[-_KEPT_COUNT:]
 
     def close_by_step(self, rank: int, begin_ns: int) -> None:
-        """A whole step after the begin of a phase: its end was lost on the way."""
+        """End the open phases of a rank that made a whole step from ``begin_ns`` on: their end event was lost."""
         if rank in self.open:
             self.close(rank, begin_ns)
         if _WHOLE_JOB in self.open:
             self.close(_WHOLE_JOB, begin_ns)
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
-        """Others than who is in a phase make steps."""
+        """Remember when ranks without an open phase ended steps."""
         ends_ns = [row.ts_ns for row in rows if row.rank not in self.open]
         newest_ns = max(ends_ns, default=0)
         if ends_ns and (not self.step_ends_ns or newest_ns >= self.step_ends_ns[-1] + _STEP_NS):
@@ -165,11 +173,14 @@ class Announced:
 
     @property
     def limit_ns(self) -> int:
-        """A phase that takes longer excuses nothing any more."""
+        """Maximum length of a phase in ns; what lies beyond excuses nothing."""
         return max(_LONGEST_NS, _LONGER_FACTOR * self.longest_ns)
 
     def in_pause(self, from_ns: int, to_ns: int) -> bool:
-        """Whether the job was in a phase in [from, to]: most ranks, or one for which the others wait."""
+        """Return whether the job paused in [from, to].
+
+        Most ranks were in a phase, or the others waited for one rank's phase.
+        """
         if self._all is None:
             few = (phase for rank, phase in self.lone.items() if rank not in self.shared)
             held = (phase for phase in few if phase.idle_count < _IDLE_COUNT)
@@ -179,19 +190,21 @@ class Announced:
         return _overlaps(self._all, from_ns, to_ns)
 
     def in_shared(self, from_ns: int, to_ns: int) -> bool:
-        """Whether most ranks were in a phase in [from, to]."""
+        """Return whether most ranks were in a phase in [from, to]."""
         return _overlaps(self._most_spans(), from_ns, to_ns)
 
     def is_in_phase(self, rank: int, from_ns: int, to_ns: int) -> bool:
-        """Whether this rank said so of itself in [from, to]."""
+        """Return whether this rank's newest phase overlaps [from, to]."""
         phase = self.lone.get(rank)
         return phase is not None and _overlaps([self._span(phase.begin_ns, phase.end_ns)], from_ns, to_ns)
 
     def _span(self, begin_ns: int, end_ns: int) -> list[int]:
+        """Return [begin, end] of a phase, cut to the maximum length; an end of 0 means it is still open."""
         last_ns = begin_ns + self.limit_ns
         return [begin_ns, min(end_ns, last_ns) if end_ns else last_ns]
 
     def _most_spans(self) -> list[list[int]]:
+        """Return the spans in which most ranks were in a phase, from the cache if it is valid."""
         if self._most is None:
             begins = [entry[1] for rank in self.shared for entry in self.open.get(rank, ())]
             open_now = [self._span(begin_ns, 0) for begin_ns in (min(begins), max(begins))] if begins else []
@@ -199,7 +212,7 @@ class Announced:
         return self._most
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """Return the state as JSON-able values."""
         return {
             "open": [[name, rank, begin] for rank, opened in self.open.items() for name, begin in opened],
             "shared": sorted(self.shared),
@@ -210,7 +223,7 @@ class Announced:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Replace the state by what ``to_state`` returned."""
         self._all = self._most = None
         self.open = {rank: [] for _, rank, _ in state["open"]}
         for name, rank, begin_ns in state["open"]:
@@ -224,16 +237,16 @@ class Announced:
 
 @dataclass(slots=True)
 class StepExcuses:
-    """Which steps tell nothing of how fast ranks are, as they lie in announced phases.
+    """Decides which steps to ignore when ranks' speeds are judged, because they lie in announced phases.
 
-    Of the steps that others make meanwhile a quarter may be left out for the phases of few: a pause that is in every
-    fourth step is how the job runs.
+    Phases of few ranks may excuse at most a quarter of the job's steps. A pause in every fourth step is how the job
+    normally runs.
 
     Attributes:
-        announced: the job's phases.
-        step: the newest step that was asked for.
-        is_left_out: whether it is one that a phase of few excuses.
-        spent: how much was left out lately, in steps.
+        announced: the job's announced phases.
+        step: newest step number seen.
+        is_left_out: whether a phase of few ranks excuses that step.
+        spent: current use of the allowance, in steps.
     """
 
     announced: Announced
@@ -242,7 +255,7 @@ class StepExcuses:
     spent: float = 0.0
 
     def take(self, rank: int, step: int, begin_ns: int, end_ns: int) -> bool:
-        """Whether a rank's step tells nothing; steps come about in order."""
+        """Return whether to ignore a rank's step; steps must come roughly in order."""
         announced = self.announced
         if announced.in_shared(begin_ns, end_ns) or announced.is_in_phase(rank, begin_ns, end_ns):
             return True
@@ -254,16 +267,16 @@ class StepExcuses:
         return in_pause and self.is_left_out
 
     def to_state(self) -> list[Any]:
-        """JSON-able state."""
+        """Return the state as JSON-able values."""
         return [self.step, self.is_left_out, self.spent]
 
     def load_state(self, state: Sequence[Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Replace the state by what ``to_state`` returned."""
         self.step, self.is_left_out, self.spent = state
 
 
 def _merged(spans: Iterable[list[int]]) -> list[list[int]]:
-    """Spans that overlap as one, ascending."""
+    """Return the spans in ascending order, with overlapping ones merged."""
     found: list[list[int]] = []
     for begin_ns, end_ns in sorted(spans):
         if found and begin_ns <= found[-1][1]:
@@ -274,5 +287,6 @@ def _merged(spans: Iterable[list[int]]) -> list[list[int]]:
 
 
 def _overlaps(spans: list[list[int]], from_ns: int, to_ns: int) -> bool:
+    """Return whether one of the ascending, disjoint spans overlaps [from, to]."""
     place = bisect_left(spans, from_ns, key=_END_OF)
     return place < len(spans) and spans[place][0] <= to_ns

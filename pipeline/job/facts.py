@@ -1,4 +1,4 @@
-"""Facts of one rank and of one host, as events and records state them."""
+"""What is known of one rank and of one host, from their events and records."""
 
 from __future__ import annotations
 

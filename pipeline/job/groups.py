@@ -1,7 +1,7 @@
-"""Which host announced which communication groups: one host makes the engine remember so many, and no more.
+"""Track which host announced which communication groups, with a bound per host.
 
-A group counts for the first two hosts that announce it, and stays while it counts for one of them: no host can make a
-group go that two others know. Its members are those that more hosts name; one that says otherwise alone is not heard.
+A group is counted for the first two hosts that announce it, and kept while it is counted for one of them. So no host
+can remove a group that two others announce. Where hosts disagree about a group's members, the majority decides.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tocsin.schemas.records import CommGroup, GroupKind, Groups
 
 _OWNER_COUNT = 2
 _VOTER_COUNT = 64
-"""Of so many hosts it is known who a group's members are by each, where they do not all say the same."""
+"""Maximum number of hosts whose version of a disputed group is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupBounds:
-    """Bounds of what one host of a job announces; the group that it announced longest ago goes first.
+    """Bounds on the groups that one host of a job announces; beyond them its least recently announced group is dropped.
 
     Attributes:
-        group_count: groups of a host; an agent speaks of 256 ranks at most, and each is in some tens of groups that
-            its neighbours announce, too.
-        member_count: members of these groups together.
+        group_count: maximum number of groups of a host. An agent covers at most 256 ranks; each is in some tens of
+            groups, which neighbouring hosts announce too.
+        member_count: maximum number of members of these groups together.
     """
 
     group_count: int = 4_096
@@ -33,28 +33,29 @@ class GroupBounds:
 
 
 class GroupBook:
-    """The groups of one job."""
+    """Communication groups of one job, by name."""
 
     def __init__(self, bounds: GroupBounds | None) -> None:
-        """Know none.
+        """Start without groups.
 
         Args:
-            bounds: the bounds; None: what is announced comes from a recording, one host speaks for all.
+            bounds: bounds per host; None: the groups come from a recording and are all accepted.
         """
         self._bounds = bounds
         self.groups: dict[str, CommGroup] = {}
         self._owners: dict[str, tuple[str, ...]] = {}
-        """Group -> the hosts for which it counts."""
+        """Group name -> the hosts for which it is counted, at most two."""
         self._owned: dict[str, OrderedDict[str, None]] = {}
-        """Host -> the groups that count for it, the one that it announced longest ago first."""
+        """Host -> names of the groups counted for it, least recently announced first."""
         self._members: Counter[str] = Counter()
-        """Host -> the members of its groups."""
+        """Host -> number of members of its groups together."""
         self._gone: Counter[str] = Counter()
+        """Host -> number of its groups dropped because of its bounds, since ``take_gone`` was last called."""
         self._votes: dict[str, dict[str, CommGroup]] = {}
-        """Group of which two hosts said different things -> host -> what it said last."""
+        """Name of a disputed group -> host -> the version that this host announced last."""
 
     def take(self, record: Groups) -> None:
-        """Remember what a host announces; of its own the oldest go where it announces too much."""
+        """Store the groups that a host announces, and drop its least recently announced groups beyond the bounds."""
         if self._bounds is None:
             self.groups.update({group.comm_id: group for group in record.groups})
             return
@@ -66,7 +67,10 @@ class GroupBook:
             self._bound(record.host, self._bounds)
 
     def _is_heard(self, host: str, group: CommGroup) -> bool:
-        """Whether a group is now as this host announces it: it always was, or more hosts say so than what is known."""
+        """Return whether a host's version of a group is accepted.
+
+        Nobody disagrees, or more hosts announce it than the known one.
+        """
         known = self.groups.get(group.comm_id)
         votes = self._votes.get(group.comm_id)
         if known is None or (known == group and votes is None):
@@ -82,11 +86,15 @@ class GroupBook:
         return known == group or told.count(group) > told.count(known)
 
     def take_gone(self) -> Sequence[tuple[str, int]]:
-        """Host -> how many of its groups went because it announced too much, since the last call."""
+        """Return (host, number of its groups dropped because of its bounds) since the last call."""
         gone, self._gone = sorted(self._gone.items()), Counter()
         return gone
 
     def _own(self, host: str, group: CommGroup) -> None:
+        """Count a group for a host, unless two hosts count it already.
+
+        A group of new size is first removed from all hosts.
+        """
         name, owners, known = group.comm_id, self._owners.get(group.comm_id, ()), self.groups.get(group.comm_id)
         if known is not None and len(known.ranks) != len(group.ranks):
             for owner in owners:  # who says how large it is now pays for it
@@ -100,6 +108,7 @@ class GroupBook:
             self._members[host] += len(group.ranks)
 
     def _disown(self, host: str, group: CommGroup) -> None:
+        """Stop counting a group for a host."""
         owned = self._owned[host]
         del owned[group.comm_id]
         self._members[host] -= len(group.ranks)
@@ -112,6 +121,7 @@ class GroupBook:
             del self._owners[group.comm_id]
 
     def _bound(self, host: str, bounds: GroupBounds) -> None:
+        """Drop a host's least recently announced groups until it is within its bounds."""
         owned = self._owned.get(host, OrderedDict())
         while len(owned) > bounds.group_count or self._members[host] > bounds.member_count:
             name = next(iter(owned))
@@ -122,7 +132,10 @@ class GroupBook:
                 self._votes.pop(name, None)
 
     def to_state(self) -> dict[str, Any]:
-        """State: the groups by name, and for each host the numbers of those that count for it, oldest first."""
+        """Return the state.
+
+        Groups by name, disputed versions, and for each host the indexes of its groups, oldest first.
+        """
         number = {name: at for at, name in enumerate(sorted(self.groups))}
         return {
             "groups": [[g.comm_id, g.kind.value, list(g.ranks)] for _, g in sorted(self.groups.items())],
@@ -131,7 +144,7 @@ class GroupBook:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Replace the state by what ``to_state`` returned."""
         self.groups = {
             comm_id: CommGroup(comm_id, GroupKind(kind), tuple(ranks)) for comm_id, kind, ranks in state["groups"]
         }
@@ -146,7 +159,7 @@ class GroupBook:
 
 
 def _ballot_state(votes: Mapping[str, CommGroup]) -> list[Any]:
-    """What hosts say of one group: each version once, and which host says which."""
+    """Return the versions of one disputed group, each once, and for each host the index of its version."""
     versions = sorted(set(votes.values()), key=lambda group: (group.kind.value, group.ranks))
     number = {group: at for at, group in enumerate(versions)}
     told = [[host, number[group]] for host, group in sorted(votes.items())]
@@ -154,6 +167,6 @@ def _ballot_state(votes: Mapping[str, CommGroup]) -> list[Any]:
 
 
 def _ballot_from(name: str, ballot: Sequence[Any]) -> dict[str, CommGroup]:
-    """Take back what ``_ballot_state`` gave."""
+    """Rebuild the host -> version dict that ``_ballot_state`` encoded."""
     versions = [CommGroup(name, GroupKind(kind), tuple(ranks)) for kind, ranks in ballot[0]]
     return {host: versions[number] for host, number in ballot[1]}

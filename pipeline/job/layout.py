@@ -1,23 +1,26 @@
-"""How a job's ranks lie on its hosts, where no topology tells it and some events name both."""
+"""Derive how a job's ranks are laid out on its hosts from partial knowledge, when no topology was announced."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 _TOLD_RATIO = 0.5
-"""Of so many hosts a rank must be known: fewer do not show that ranks lie in blocks."""
+"""Fraction of the hosts whose ranks must be known; fewer do not prove a layout in blocks."""
 
 
 def block_layout(told: Mapping[int, str], host_count: int, world_size: int) -> tuple[int, dict[int, str]]:
-    """Ranks a host, and the host of each block of so many ranks; none where what is known shows no blocks.
+    """Return the number of ranks per host, and the host of each block of that many consecutive ranks.
 
-    Launchers number ranks host by host. Whoever runs a rank of a block runs all of it, if no block has two hosts, no
-    host two blocks, and the blocks are as many as the hosts.
+    Launchers number ranks host by host. The host of one rank is taken as the host of its whole block only where no
+    block has two hosts and no host has two blocks.
 
     Args:
-        told: rank -> its host, of the ranks of which it is known.
-        host_count: hosts that report.
-        world_size: ranks of the job.
+        told: rank -> host, for the ranks whose host is known.
+        host_count: number of hosts that report.
+        world_size: number of ranks of the job.
+
+    Returns:
+        (ranks per host, {block number: host}); (1, {}) where the known ranks do not show blocks.
     """
     none: tuple[int, dict[int, str]] = 1, {}
     if host_count < 1 or world_size <= host_count or world_size % host_count:

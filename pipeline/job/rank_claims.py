@@ -1,9 +1,8 @@
-"""When a rank that one host holds becomes another one's, which says that it runs there.
+"""Decide when a rank moves from the host that holds it to another host that claims it.
 
-No rank moves alive, and none goes on without the others: a rank changes its host only as its job is started again,
-and that shows by others than the two: the holder speaks of the rank no more, and most other hosts began anew (a whole
-step, or a hook that said hello). Until then the claim waits, so that the death of a rank, or a machine that falls
-silent, lets nobody take the rank and the blame with it.
+A live rank never moves: ranks change hosts only when the whole job is restarted. A claim is granted only when the
+holder no longer names the rank and most other hosts started new processes too. A whole step or a hook's hello shows
+such a start. Otherwise a host could take over a dead rank, or a silent machine's ranks, and the blame with them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tocsin.schemas.records import (
 )
 
 ENDS = (events.EXIT, events.BYE, events.PROCESS_GONE)
-"""Events that say that a rank's process is over."""
+"""Names of the events that report the end of a rank's process."""
 
 
 def settle(
@@ -40,17 +39,17 @@ def settle(
     config: SpeakersConfig,
     is_at_work: Callable[[int], bool] = lambda _rank: False,
 ) -> list[Topology]:
-    """Hear what speaks for and against open claims, and grant those whose time has come.
+    """Update open claims from a slice's records, and move the ranks whose claims can now be granted.
 
     Args:
-        holders: who holds which rank; changed.
-        records: those of one slice.
-        now_ns: its end.
+        holders: which host holds which rank; modified.
+        records: the records of one slice.
+        now_ns: end of the slice.
         config: settings.
-        is_at_work: whether a rank made a step where it is placed.
+        is_at_work: returns whether a rank made a step on the host that holds it.
 
     Returns:
-        The places of ranks that moved, as their new hosts announced them.
+        Topology records for the ranks that moved, as announced by their new hosts.
     """
     for rank in [rank for rank, ts_ns in holders.contested.items() if now_ns - ts_ns > config.contest_ns]:
         del holders.contested[rank]
@@ -83,9 +82,9 @@ def settle(
 def _decide_by_work(
     holders: Holders, records: Sequence[JobRecord], is_at_work: Callable[[int], bool]
 ) -> list[RankPlace]:
-    """Of two hosts that claim a rank the one that sends its steps has it, where the other never sent one.
+    """Move each claimed rank to the claiming host where only that host sends the rank's steps; return the new places.
 
-    A host that reserved a rank, or laid claim to it as the job began, and does not train it, keeps nobody from it.
+    A host that only reserved or claimed a rank, and does not train it, cannot keep it.
     """
     doubted = holders.claims.keys() | holders.contested.keys()
     for rank in holders.worked_ns.keys() - doubted:
@@ -112,21 +111,24 @@ def _decide_by_work(
 
 
 def _claimer_works(hosts: Mapping[str, int], claim: Claim | None) -> bool:
+    """Return whether the claiming host is among the hosts that sent steps of the rank."""
     return claim is not None and any(same_host(host, claim.place.host) for host in hosts)
 
 
 def _announced(job: JobKey, place: RankPlace, now_ns: int) -> Topology:
+    """Return a topology record that places one rank, stamped just before the slice's end."""
     return Topology(job, place.host, now_ns - 1, (place,))
 
 
 def _is_silent(claim: Claim, now_ns: int, config: SpeakersConfig) -> bool:
-    """Whether the holder has said nothing of the rank for long enough."""
+    """Return whether the holder has not named the rank for long enough to grant the claim."""
     is_mute = now_ns - claim.holder_ns >= config.silent_ns
     patience_ns = config.silent_ns if claim.has_ended or is_mute else config.forgotten_ns
     return now_ns - claim.heard_ns >= patience_ns
 
 
 def _move(holders: Holders, rank: int, claim: Claim, job: JobKey) -> Topology:
+    """Give a rank to the host that claims it, and return the topology record of its new place."""
     holders.former.pop(rank, None)
     if not claim.has_ended:
         holders.former[rank] = holders.host_of[rank]
@@ -135,7 +137,7 @@ def _move(holders: Holders, rank: int, claim: Claim, job: JobKey) -> Topology:
 
 
 def _take_back(holders: Holders, records: Sequence[JobRecord]) -> None:
-    """Ranks whose silent host makes steps with them again were not gone."""
+    """Return ranks that were moved because of silence to their former host, if it sends steps of them again."""
     for record in records:
         if not isinstance(record, StepBatch):
             continue
@@ -145,6 +147,7 @@ def _take_back(holders: Holders, records: Sequence[JobRecord]) -> None:
 
 
 def _hear(holders: Holders, records: Sequence[JobRecord], config: SpeakersConfig) -> None:
+    """Update each open claim by the holder's records, and drop claims on ranks that are alive at their holder."""
     by_holder: dict[str, list[Claim]] = {}
     for rank, claim in holders.claims.items():
         by_holder.setdefault(holders.host_of[rank], []).append(claim)
@@ -166,7 +169,10 @@ def _hear(holders: Holders, records: Sequence[JobRecord], config: SpeakersConfig
 
 
 def _lives(record: JobRecord, rank: int, ended_ns: int) -> bool:
-    """Whether a holder's record says that its rank lives; after its end only a whole step or a hello does."""
+    """Return whether a holder's record shows that a rank is alive.
+
+    After its end only a new step or a hello shows it.
+    """
     if isinstance(record, StepBatch):
         return any(row.rank == rank and _begin_ns(row.ts_ns, row.duration_seconds) >= ended_ns for row in record.rows)
     if isinstance(record, Event):
@@ -179,7 +185,7 @@ def _lives(record: JobRecord, rank: int, ended_ns: int) -> bool:
 
 
 def _began_ns(record: JobRecord) -> int:
-    """When a process of this host began anew, as far as a record shows it; 0: it does not."""
+    """Return when a process started on a record's host, as a step or a hello shows it; 0: the record shows no start."""
     if isinstance(record, Event) and record.name == events.HELLO:
         return record.ts_ns
     if isinstance(record, StepBatch):

@@ -1,4 +1,4 @@
-"""On which host each rank is placed, and what becomes of another host's claim on it."""
+"""Track which host holds each rank of a job, and the claims of other hosts on it."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from tocsin.schemas.records import NS_PER_SECOND, RankPlace
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two names are one host's: equal, or the short and the full form (``n5``, ``n5.rack2.example``)."""
+    """Return whether two names mean one host: equal, or a short and a full name (``n5``, ``n5.rack2.example``)."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
 @dataclass(frozen=True, slots=True)
 class SpeakersConfig:
-    """Settings.
+    """Settings for deciding which host may send records of a rank.
 
     Attributes:
-        is_played: the records come from a recording's player: its topology says when ranks move, its scheduler is
-            heard from any host, and a phase of rank -1 is the whole job's.
-        schedulers: hosts from which a scheduler may speak of any rank (events of source ``scheduler``).
-        announce_ns: agents announce their ranks so often: a second claim that comes later is no race between two.
-        silent_ns: a rank is let go by a host that said it ended, or is silent altogether, if it is not heard of there
-            for so long after another host's claim (two reports of an agent, and a second).
-        forgotten_ns: ... and by one that goes on speaking, if it does not name the rank for so long.
-        alive_ns: a rank that is heard of at its holder so long after a claim lives there: clocks differ by less.
-        claim_ns: a claim that was not repeated for so long is forgotten.
-        contest_ns: a rank is contested until the second claim was not repeated for so long.
-        most_letters_count: dead letters of one turn.
+        is_played: the records come from a replayed recording. Its topology moves ranks at once, scheduler events are
+            accepted from any host, and a phase of rank -1 applies to the whole job.
+        schedulers: hosts that may send scheduler events (source ``scheduler``) of any rank.
+        announce_ns: agents announce their ranks this often; a claim that comes later does not make the rank contested.
+        silent_ns: a claim is granted when the holder has not named the rank for this long, if the holder reported the
+            end of the rank or is silent altogether. Two report intervals of an agent plus a second.
+        forgotten_ns: the same time for a holder that still sends records but does not name the rank.
+        alive_ns: a claim is dropped when its holder names the rank this long after it. Clocks differ by less.
+        claim_ns: a claim that was not repeated for this long is dropped.
+        contest_ns: a rank stays contested until the second claim was not repeated for this long.
+        most_letters_count: maximum number of dead letters per slice.
     """
 
     is_played: bool = False
@@ -57,15 +57,15 @@ class SpeakersConfig:
 
 @dataclass(slots=True)
 class Claim:
-    """A host says that a rank which another one holds runs there.
+    """The claim of one host that a rank held by another host runs on it.
 
     Attributes:
-        place: where.
-        since_ns: when it said so first.
-        newest_ns: when it said so last.
-        heard_ns: when the rank was last heard of at its holder since then; at first the claim's own time.
-        holder_ns: when the holder was last heard at all since then, so too.
-        has_ended: whether the holder said that the rank's process ended, and nothing of another one after it.
+        place: the place that the claiming host announced.
+        since_ns: time of the first claim.
+        newest_ns: time of the newest claim.
+        heard_ns: when the holder last named the rank as alive; at first the time of the claim.
+        holder_ns: when the holder last sent any record; at first the time of the claim.
+        has_ended: whether the holder reported the end of the rank's process and no new process since.
     """
 
     place: RankPlace
@@ -78,22 +78,24 @@ class Claim:
 
 @dataclass(slots=True)
 class Holders:
-    """Who holds which rank.
+    """Which host holds each rank of one job, with the open claims of other hosts.
 
     Attributes:
-        host_of: rank -> its host.
-        ranks_of: host -> its ranks.
-        placed_ns: rank -> when a topology placed it there; absent: its host only was the first that spoke of it.
-        ended_ns: rank -> when its host said that it ended.
-        claims: rank -> another host's claim on it.
-        contested: rank -> when a claim that came as early as its holder's was last repeated.
-        anew_ns: host -> when a process there began anew last: a whole step, a hook's hello, while there are claims.
-        former: rank -> from whom it was taken because of silence: who may be back.
-        worked_ns: rank that two hosts claim -> host -> end of the newest step that it sent of that rank.
-        sizes: host -> the job's size, as it announces it.
-        world_size: ranks from here on do not exist; 0: nobody knows.
-        is_size_due: whether a host announced another size than before since that was found.
-        change_count: how often a rank got another host, or another place.
+        host_of: rank -> the host that holds it.
+        ranks_of: host -> the ranks that it holds.
+        placed_ns: rank -> when a topology placed it on its host; absent if its host was only the first to name the
+            rank.
+        ended_ns: rank -> when its host reported its end.
+        claims: rank -> the open claim of another host.
+        contested: rank -> newest time of a claim that came within seconds of the holder's own announcement.
+        anew_ns: host -> when a process last started there (a whole step, or a hook's hello); kept while claims are
+            open.
+        former: rank -> the silent host that lost it, which gets it back if it returns.
+        worked_ns: claimed rank -> host -> end of the newest step of the rank that this host sent.
+        sizes: host -> the world size that it announces.
+        world_size: number of ranks that most hosts announce; higher ranks do not exist. 0: unknown.
+        is_size_due: whether a host has announced a new size since ``judge_size`` ran.
+        change_count: number of changes to the host, place or size data, used to reuse an unchanged snapshot part.
     """
 
     host_of: dict[int, str] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Holders:
     change_count: int = 0
 
     def give(self, rank: int, host: str) -> None:
-        """A rank is this host's from now on."""
+        """Make a host the holder of a rank."""
         self.change_count += 1
         before = self.host_of.get(rank)
         if before is not None:
@@ -120,7 +122,7 @@ class Holders:
         self.ranks_of.setdefault(host, set()).add(rank)
 
     def may_speak(self, rank: int, host: str) -> bool:
-        """Whether this host may speak of a rank; the first that speaks of one that nobody holds gets it."""
+        """Return whether a host may send records of a rank; an unheld rank is given to the first host that names it."""
         held = self.host_of.get(rank)
         if held == host:
             return True
@@ -139,18 +141,18 @@ class Holders:
         return same_host(held, host)
 
     def is_beyond(self, rank: int) -> bool:
-        """Whether the job has no such rank, as most of its hosts say."""
+        """Return whether a rank is at or above the world size that most hosts announce."""
         return 0 < self.world_size <= rank
 
     def know_size(self, host: str, size: int) -> None:
-        """A host announces the job's size."""
+        """Remember the world size that a host announces."""
         if self.sizes.get(host) != size:
             self.sizes[host] = size
             self.is_size_due = True
             self.change_count += 1
 
     def judge_size(self) -> None:
-        """Find the size that most hosts announce, and forget ranks beyond it."""
+        """Set ``world_size`` to the size that most hosts announce, and forget ranks at or above it."""
         self.is_size_due = False
         told = Counter(size for size in self.sizes.values() if size > 0)
         most, count = min(told.items(), key=lambda entry: (-entry[1], entry[0]), default=(0, 0))
@@ -167,14 +169,14 @@ class Holders:
                 facts.pop(rank, None)
 
     def place(self, place: RankPlace, ts_ns: int) -> None:
-        """A topology says that a rank runs there, and that is believed."""
+        """Place a rank on the host that an accepted topology names, and drop the claims on it."""
         self.give(place.rank, place.host)
         self.placed_ns[place.rank] = ts_ns
         self.ended_ns.pop(place.rank, None)
         self.claims.pop(place.rank, None)
 
     def claim(self, place: RankPlace, ts_ns: int) -> None:
-        """Another host says that a rank runs there; of several the first is remembered."""
+        """Record another host's claim on a rank; only the first claiming host is remembered."""
         claim = self.claims.get(place.rank)
         if claim is None:
             has_ended = place.rank in self.ended_ns
@@ -183,7 +185,7 @@ class Holders:
             claim.newest_ns = max(claim.newest_ns, ts_ns)
 
     def to_state(self) -> dict[str, Any]:
-        """State in which arrays stand."""
+        """Return the hosts, ranks and sizes as a state for ``pack_state``."""
         ranks = sorted(self.host_of)
         hosts = sorted(self.ranks_of)
         index = {host: number for number, host in enumerate(hosts)}
@@ -197,7 +199,10 @@ class Holders:
         }
 
     def doubts_state(self) -> dict[str, Any]:
-        """State of what changes without a topology: ends, claims, contests."""
+        """Return the ends, claims and contested ranks as a state for ``pack_state``.
+
+        They are kept apart because they change without a topology.
+        """
         return {
             "ended_ns": map_state(self.ended_ns, "<i8"),
             "contested": map_state(self.contested, "<i8"),
@@ -218,7 +223,7 @@ class Holders:
         }
 
     def load_state(self, state: Mapping[str, Any], doubts: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` and ``doubts_state`` gave."""
+        """Replace the state by what ``to_state`` and ``doubts_state`` returned."""
         hosts = state["hosts"]
         self.ranks_of = {host: set() for host in hosts}
         self.host_of, self.placed_ns = {}, {}

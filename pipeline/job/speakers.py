@@ -1,7 +1,8 @@
-"""Who may speak of a rank: only the host on which it is placed. ``docs/adr/0019-who-speaks-of-a-rank.md`` says why.
+"""Filter a job's records.
 
-``Speakers`` stands before all other operators of a job: what it refuses reaches none of them. It knows
-hosts by the name that their records carry; whether a sender may use that name is not asked here.
+Only the host that holds a rank may send records of it (``docs/adr/0019-who-speaks-of-a-rank.md``). ``Speakers`` runs
+before all other operators of a job, so refused records reach none of them. Hosts are identified by the name in their
+records; whether a sender may use that name is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ _NOBODY: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class RefusedSpeech:
-    """What was not heard, of one host and rank in one turn.
+    """Records or batch rows of one host and rank that were refused in one slice, for one reason.
 
     Attributes:
-        host: who said it.
-        kind: name of the record's class.
-        rank: of which rank, -1: of none in particular.
-        reason: why not.
-        message: one sentence.
-        ts_ns: time of the first.
-        count: records or rows.
-        data: the bytes of the first, b"" where only rows of a batch are refused.
+        host: the host that sent them.
+        kind: class name of the records.
+        rank: the rank they are about, -1 if none in particular.
+        reason: why they were refused.
+        message: the reason as one sentence.
+        ts_ns: time of the first refused record.
+        count: number of refused records or rows.
+        data: bytes of the first refused record; b"" where only rows of a batch were refused.
     """
 
     host: str
@@ -65,19 +66,23 @@ class RefusedSpeech:
 
     @property
     def sentence(self) -> str:
-        """What a dead letter says."""
+        """Text of the dead letter: record kind, message, and the count if above one."""
         return f"{self.kind}: {self.message}" + (f" ({self.count} times in this second)" if self.count > 1 else "")
 
 
 @dataclass(slots=True)
 class _Letters:
-    """The dead letters of one turn: one a host, rank and reason, and not more than ``most_count``."""
+    """Collects the dead letters of one slice.
+
+    One per host, record kind, rank and reason, and at most ``most_count``.
+    """
 
     most_count: int
     found: dict[tuple[str, str, int, SpeakerRefusal], RefusedSpeech] = field(default_factory=dict)
     dropped_count: int = 0
 
     def add(self, record: JobRecord, rank: int, reason: SpeakerRefusal, message: str, *, whole: bool = False) -> None:
+        """Count one refusal; ``whole`` keeps the record's bytes in the dead letter."""
         kind = type(record).__name__
         key = (record.host, kind, rank, reason)
         known = self.found.get(key)
@@ -91,21 +96,22 @@ class _Letters:
 
 
 class Speakers:
-    """The gate of one attempt of one job."""
+    """Record filter for one attempt of one job."""
 
     def __init__(self, config: SpeakersConfig, is_at_work: Callable[[int], bool] = lambda _rank: False) -> None:
-        """Know nobody.
+        """Start without any known host.
 
         Args:
             config: settings.
-            is_at_work: whether a rank made a step where it is placed: a second claim on it is no race between two.
+            is_at_work: returns whether a rank made a step on the host that holds it; a later claim on it is then not
+                contested.
         """
         self._config = config
         self._is_at_work = is_at_work
         self._holders = Holders()
         self._letters = _Letters(config.most_letters_count)
         self._part: tuple[int, bytes] | None = None
-        """How often holders had changed when this part of a snapshot was made; None: not made."""
+        """Cached snapshot part of the holders, with the ``change_count`` it was made at; None: not made yet."""
         self._kept: dict[type, Callable[[Any], Sequence[JobRecord]]] = {
             Topology: self._topology,
             Groups: self._groups,
@@ -116,26 +122,30 @@ class Speakers:
             ProbeAnswer: self._answer,
         }
         self.refused_by_host: dict[str, int] = {}
-        """Host -> refused records and rows, since the start of this process (no state: it decides nothing)."""
+        """Host -> number of refused records and rows since this process started; not part of a snapshot."""
 
     @property
     def contested(self) -> frozenset[int]:
-        """Ranks on which two hosts laid claim before either had shown that it runs there: they accuse nobody."""
+        """Ranks that two hosts claimed at about the same time, before either proved that it runs them.
+
+        They accuse nobody.
+        """
         return frozenset(self._holders.contested)
 
     def host_of(self, rank: int) -> str:
-        """Who speaks of a rank, "" = nobody yet."""
+        """Return the host that holds a rank, "" if none does yet."""
         return self._holders.host_of.get(rank, "")
 
     def admit(self, records: Sequence[JobRecord], now_ns: int) -> tuple[Sequence[JobRecord], tuple[RefusedSpeech, ...]]:
-        """Part what may be heard from what may not.
+        """Split the records of a slice into accepted ones and refusals.
 
         Args:
-            records: those of one slice, in canonical order.
-            now_ns: the slice's end.
+            records: the records of one slice, in canonical order.
+            now_ns: end of the slice.
 
         Returns:
-            What may be heard: the same object where that is all, and batches without the rows that may not.
+            The accepted records, with refused rows removed from batches, and the refusals. The same ``records`` object
+            is returned when nothing was refused.
         """
         self._letters = _Letters(self._config.most_letters_count)
         moved = settle(self._holders, records, now_ns, self._config, self._is_at_work)
@@ -157,7 +167,7 @@ class Speakers:
     # -- who says what ---------------------------------------------------------------
 
     def _why_not(self, rank: int, host: str) -> tuple[SpeakerRefusal, str] | None:
-        """Why this host may not speak of a rank; None: it may."""
+        """Return the reason and message why a host may not send records of a rank; None if it may."""
         holders, is_new = self._holders, rank not in self._holders.host_of
         if not holders.may_speak(rank, host):
             if holders.is_beyond(rank) and is_new:
@@ -173,13 +183,13 @@ class Speakers:
         return None
 
     def _speaks_of_all(self, host: str, ranks: set[int]) -> bool:
-        """Whether all of these ranks are this host's, and none is contested: nearly always so."""
+        """Return whether a host holds all of these ranks and none of them is contested (the usual case)."""
         return ranks <= self._holders.ranks_of.get(host, _NOBODY) and not (
             self._holders.contested and not ranks.isdisjoint(self._holders.contested)
         )
 
     def _refused_of(self, record: JobRecord, ranks: set[int]) -> set[int]:
-        """Those of a batch's ranks that its host may not speak of, each with its letter."""
+        """Return the ranks of a batch that its host may not report, and add a dead letter for each."""
         found = set()
         for rank in sorted(ranks):
             told = self._why_not(rank, record.host)
@@ -189,6 +199,7 @@ class Speakers:
         return found
 
     def _steps(self, batch: StepBatch) -> Sequence[JobRecord]:
+        """Return the batch without the rows of ranks that its host may not report."""
         ranks = set(map(_STEP_RANK, batch.rows))
         if self._speaks_of_all(batch.host, ranks):
             return (batch,)
@@ -197,6 +208,7 @@ class Speakers:
         return (replace(batch, rows=rows),) if refused else (batch,)
 
     def _collectives(self, batch: CollectiveBatch) -> Sequence[JobRecord]:
+        """Return the batch without the rows of ranks that its host may not report."""
         ranks = set(map(_COLLECTIVE_RANK, batch.rows))
         if self._speaks_of_all(batch.host, ranks):
             return (batch,)
@@ -205,6 +217,7 @@ class Speakers:
         return (replace(batch, rows=rows),) if refused else (batch,)
 
     def _status(self, status: HostStatus) -> Sequence[JobRecord]:
+        """Return the host status without the ranks that its host may not report."""
         if self._speaks_of_all(status.host, set(status.ranks_seen)):
             return (status,)
         refused = self._refused_of(status, set(status.ranks_seen))
@@ -212,9 +225,11 @@ class Speakers:
         return (replace(status, ranks_seen=seen),) if refused else (status,)
 
     def _answer(self, answer: ProbeAnswer) -> Sequence[JobRecord]:
+        """Return the probe answer if its host may report its rank; else an empty tuple."""
         return self._whole(answer, answer.rank)
 
     def _whole(self, record: Event | ProbeAnswer, rank: int) -> Sequence[JobRecord]:
+        """Return the record if its host may report the rank; else add a dead letter and return an empty tuple."""
         told = self._why_not(rank, record.host) if rank >= 0 else None
         if told is None:
             return (record,)
@@ -242,10 +257,14 @@ class Speakers:
         return ()
 
     def _is_scheduler(self, host: str) -> bool:
+        """Return whether a host may send scheduler events."""
         return self._config.is_played or host in self._config.schedulers
 
     def _phase_of_host(self, event: Event) -> Sequence[JobRecord]:
-        """A phase of rank -1 is the whole job's where a player or a scheduler says so, else that of a host's ranks."""
+        """Turn a phase event of rank -1 into one event for each rank of its host.
+
+        Replayed phases stay for the whole job.
+        """
         if self._config.is_played:
             return (event,)
         ranks = self._ranks_of(event.host) - self._holders.contested.keys()
@@ -255,7 +274,7 @@ class Speakers:
         return tuple(replace(event, rank=rank) for rank in sorted(ranks))
 
     def _ranks_of(self, host: str) -> set[int] | frozenset[int]:
-        """The ranks of a host, by its short name or its full one."""
+        """Return the ranks of a host, found by its short or its full name."""
         found = self._holders.ranks_of.get(host)
         if found:
             return found
@@ -265,10 +284,12 @@ class Speakers:
     # -- who runs where, and in which groups ---------------------------------------------
 
     def _topology(self, topology: Topology) -> Sequence[JobRecord]:
+        """Return the topology record without the places that are refused."""
         kept = tuple(place for place in topology.places if self._is_placed(topology, place))
         return (topology,) if len(kept) == len(topology.places) else (replace(topology, places=kept),)
 
     def _is_placed(self, topology: Topology, place: RankPlace) -> bool:
+        """Return whether an announced place of a rank is accepted; otherwise add a dead letter or record a claim."""
         holders, rank, host = self._holders, place.rank, topology.host
         if not same_host(place.host, host):
             text = f"rank {rank}: {host} announces that it runs on {place.host}"
@@ -290,7 +311,10 @@ class Speakers:
         return False
 
     def _comes_back(self, rank: int, host: str) -> bool:
-        """Whether a rank was taken from this host because it was silent: it was there first."""
+        """Return whether this host lost the rank by silence, so that it may have it back.
+
+        The loss is then forgotten.
+        """
         former = self._holders.former.get(rank)
         if former is None or not same_host(former, host):
             return False
@@ -298,7 +322,10 @@ class Speakers:
         return True
 
     def _claimed(self, topology: Topology, place: RankPlace) -> None:
-        """Another host says that a rank runs there: the holder keeps it, until it lets go."""
+        """Record a host's claim on a rank that another host holds, with a dead letter.
+
+        Mark the rank contested if it came at once.
+        """
         holders, rank, ts_ns = self._holders, place.rank, topology.ts_ns
         held = holders.host_of[rank]
         holders.claim(place, ts_ns)
@@ -310,6 +337,7 @@ class Speakers:
         self._letters.add(topology, rank, SpeakerRefusal.RANK_HELD, text)
 
     def _groups(self, record: Groups) -> Sequence[JobRecord]:
+        """Return the groups record without the groups of which no member may run on its host."""
         own = self._holders.ranks_of.get(record.host, _NOBODY)
         kept = []
         for group in record.groups:
@@ -321,6 +349,7 @@ class Speakers:
         return (record,) if len(kept) == len(record.groups) else (replace(record, groups=tuple(kept)),)
 
     def _has_member(self, host: str, own: set[int] | frozenset[int], group: CommGroup) -> bool:
+        """Return whether at least one rank of a group runs, or may run, on this host."""
         ranks, count = group.ranks, len(group.ranks)
         if any(rank < count and ranks[rank] == rank for rank in own):  # the whole world, nearly always
             return True
@@ -336,13 +365,16 @@ class Speakers:
         )
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in two parts: who holds which rank, and what is in doubt."""
+        """Return the state in two parts.
+
+        ``holders`` (which host holds each rank) and ``speakers`` (ends and open claims).
+        """
         count = self._holders.change_count
         if self._part is None or self._part[0] != count:
             self._part = count, pack_state(self._holders.to_state())
         return {"holders": self._part[1], "speakers": pack_state(self._holders.doubts_state())}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Replace the state by the parts that ``snapshot`` returned."""
         self._part = None
         self._holders.load_state(unpack_state(parts, "holders"), unpack_state(parts, "speakers"))

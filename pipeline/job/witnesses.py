@@ -1,7 +1,7 @@
-"""Two witnesses for a hard action: who must have seen a fault before a machine may be taken away.
+"""Rules for how many independent witnesses must have seen a fault before a hard action is proposed.
 
-Whatever one agent sends is one host's word, true or not. So a machine is taken away only where others were harmed by
-exactly its ranks; its own driver or kernel is a second witness, program text is none.
+One agent's records are one host's word, true or not. So a machine is taken away only where other hosts were harmed by
+exactly its ranks. A hardware event of its own driver or kernel is a second witness; program output is not.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from tocsin.schemas.verdicts import MAX_WITNESSES, ActionKind, Witness, WitnessKind
 
 HARD: frozenset[ActionKind] = frozenset({ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY})
-"""Actions that take a machine away from whoever uses it."""
+"""Actions that take a machine away from its users."""
 NEEDS_FOLLOWERS: frozenset[ActionKind] = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
-"""Actions that cost all hosts of the job their work: not on the word of one whom nobody followed."""
+"""Actions that cost all hosts of the job their work; not proposed while the other hosts still make progress."""
 _OTHERS_NEEDED_COUNT = 2
 _TWO_MACHINES = 2
 FEW_MACHINES = 3
-"""Of so few nobody can say that one is slower than machines usually are."""
+"""Largest job size, in machines, at which slowness against peers alone never justifies a hard action."""
 _OWN = (
     WitnessKind.CHECK,
     WitnessKind.HARDWARE_EVENT,
@@ -27,7 +27,7 @@ _OWN = (
 )
 _OF_OTHERS = (WitnessKind.PEERS_WAIT, WitnessKind.CONNECTION_LOST, WitnessKind.STEPS)
 _MOST_TELLING = (*_OF_OTHERS, WitnessKind.HARDWARE_EVENT, WitnessKind.CHECK)
-"""Who says two things is one witness, by the first of them. That a part of another machine broke harms nobody here."""
+"""Order of preference when one host saw several things; a hardware event of another machine is not harm to this one."""
 
 
 def may_take_away(
@@ -38,19 +38,21 @@ def may_take_away(
     is_by_words: bool = False,
     is_slowness: bool = False,
 ) -> bool:
-    """Whether these witnesses are enough to drain or evict the accused machines.
+    """Return whether the witnesses suffice to drain or evict the accused machines.
 
     Args:
         accused: names of the machines.
-        witnesses: who saw it.
-        machine_count: machines of the job; None: they have no job (idle).
-        is_by_words: only a program's own text tells what broke: then only the machine's own event is believed.
-        is_slowness: the machine is only slower than its peers: so it is where there are three machines, or fewer.
+        witnesses: the hosts that saw the fault, and what each saw.
+        machine_count: number of machines of the job; None: the machines run no job (idle).
+        is_by_words: only program output names the fault; then a machine's own hardware event (or failed check) is
+            needed.
+        is_slowness: the machine is only slower than its peers; with three or fewer machines its own event is needed
+            too.
 
     Returns:
-        True where one of these holds for each of them: a check under load failed on it; its own hardware event, and
-        harm to another host; harm to two other hosts; its agent is silent, and harm to another host. In a job of two
-        machines only the first two count, in a job of one nothing does; an idle machine needs one event or check.
+        True if for each machine one of these holds: a check under load failed on it; a hardware event on it and harm to
+            another host; harm to two other hosts; a lost connection to it and harm to another host. With two machines
+            only the first two count, with one machine none. An idle machine needs one event or failed check.
     """
     own: dict[str, set[WitnessKind]] = {name: set() for name in accused}
     others: set[str] = set()
@@ -66,7 +68,14 @@ def may_take_away(
 
 
 def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: int | None, *, needs_event: bool) -> bool:
-    """As ``may_take_away``, of one machine."""
+    """Apply the rules of ``may_take_away`` to one machine.
+
+    Args:
+        own: what was seen on the machine itself.
+        other_count: number of other hosts that were harmed.
+        machine_count: number of machines of the job, None = no job.
+        needs_event: whether harm alone does not suffice.
+    """
     has_event = WitnessKind.HARDWARE_EVENT in own
     if machine_count is None:
         return has_event or WitnessKind.CHECK in own
@@ -81,14 +90,14 @@ def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: in
 
 
 def others_of(witnesses: Iterable[Witness], accused: Collection[str]) -> frozenset[str]:
-    """The hosts that were harmed, beside those that are accused."""
+    """Return the harmed hosts among the witnesses that are not accused."""
     return frozenset(one.host for one in witnesses if one.host not in accused and one.kind in _OF_OTHERS)
 
 
 def listed(own: Mapping[str, WitnessKind], others: Mapping[str, WitnessKind]) -> tuple[Witness, ...]:
-    """Witnesses in the order of a verdict: the accused's own, then others, both by name; at most ``MAX_WITNESSES``.
+    """Return witnesses in a verdict's order: the accused hosts, then other hosts, both by name.
 
-    Of the accused's own two fewer: that two others saw it is never cut off.
+    At most ``MAX_WITNESSES``. Two places are kept free for other hosts, so that their harm is never cut off.
     """
     found = [Witness(host, kind) for host, kind in sorted(own.items())][: MAX_WITNESSES - _OTHERS_NEEDED_COUNT]
     found += [Witness(host, kind) for host, kind in sorted(others.items()) if host not in own]
@@ -96,7 +105,7 @@ def listed(own: Mapping[str, WitnessKind], others: Mapping[str, WitnessKind]) ->
 
 
 def joined(known: Iterable[Witness], new: Iterable[Witness], accused: Collection[str]) -> tuple[Witness, ...]:
-    """What was seen before and what is seen now: each host once, by the most telling that it ever saw."""
+    """Merge earlier and new witnesses: each host once, with the strongest thing that it ever saw."""
     own: dict[str, WitnessKind] = {}
     others: dict[str, WitnessKind] = {}
     for one in (*known, *new):

@@ -1,1 +1,1 @@
-"""The way over Kafka: topics, ticks, recordings in and out. The Flink job and the consumers stand beside it."""
+"""Kafka clients: topics, ticks, verdicts, and recordings played into and taken from topics."""

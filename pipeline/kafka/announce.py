@@ -1,4 +1,4 @@
-"""A model onto its topic: every Flink job that reads there uses it from its time on."""
+"""Announce a model on its Kafka topic; all Flink jobs that read it use the model from its effective time on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tocsin.schemas.wire.codec import encode
 def announce(
     settings: KafkaSettings, prefix: str, announcement: ModelAnnouncement, signer: Credential | None = None
 ) -> None:
-    """Send an announcement; returns when the broker has it. What a job makes of it is not known here.
+    """Send a model announcement; returns when the broker has stored it, whether or not jobs accept it.
 
     Args:
-        settings: the cluster.
-        prefix: of the topics' names.
-        announcement: what is sent.
-        signer: signs it, None: jobs that ask for signatures refuse it.
+        settings: the Kafka cluster.
+        prefix: prefix of the topics' names.
+        announcement: the announcement.
+        signer: credential that signs it, None = unsigned, which jobs that require signatures refuse.
 
     Raises:
         EngineError: a topic is missing, or the broker refuses.

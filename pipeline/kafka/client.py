@@ -1,4 +1,4 @@
-"""Kafka's clients with our settings; what they raise becomes a sentence."""
+"""Kafka clients with this project's settings; their errors become one readable sentence."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _FETCH_BYTES: Final = 4 * RECORD_BYTES
 
 @contextmanager
 def kafka_errors(what: str) -> Iterator[None]:
-    """Turn what Kafka's clients raise into an error that says what to do.
+    """Turn errors of Kafka's clients in the block into a readable error.
 
     Args:
-        what: what is being done, "cannot ..." is put before it.
+        what: what the block does, to complete the sentence "cannot ...".
 
     Raises:
         EngineError: in place of the client's error.
@@ -52,7 +52,7 @@ def kafka_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def admin(settings: KafkaSettings) -> Iterator[Any]:
-    """An administrator's client.
+    """Open an administration client for the block.
 
     Raises:
         EngineError: no broker can be reached, or it refuses.
@@ -67,7 +67,7 @@ def admin(settings: KafkaSettings) -> Iterator[Any]:
 
 @contextmanager
 def producer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
-    """An idempotent producer; at the end what waits in it is sent.
+    """Open an idempotent producer for the block; its remaining records are sent at the end.
 
     Raises:
         EngineError: no broker can be reached, or it refuses.
@@ -95,6 +95,7 @@ def producer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
 
 
 def _close(client: Any) -> None:
+    """Close a producer, even if records are still waiting."""
     try:
         client.close(timeout=0)
     except KafkaError:
@@ -104,13 +105,13 @@ def _close(client: Any) -> None:
 
 
 class Writer:
-    """Sends through a producer; what was not acknowledged is bounded, and the first failure is raised.
+    """Sends records through a producer with a bound on unacknowledged ones, and raises the first failure.
 
-    The client itself takes as much as there is memory, and says of failures only to who asks.
+    The client itself buffers without such a bound, and reports failures only on request.
     """
 
     def __init__(self, client: Any, window_count: int = WINDOW_RECORDS, window_bytes: int = WINDOW_BYTES) -> None:
-        """Send nothing yet."""
+        """Use a producer, with these bounds on unacknowledged records and bytes."""
         self._client = client
         self._window = (window_count, window_bytes)
         self._changed = threading.Condition()
@@ -118,7 +119,7 @@ class Writer:
         self._error: Exception | None = None
 
     def send(self, topic: str, record: Record, data: bytes, partition: int | None = None) -> None:
-        """Send a record; waits while too much is on its way.
+        """Send a record; waits while too many bytes or records are unacknowledged.
 
         Raises:
             KafkaError: this or an earlier record could not be written.
@@ -139,24 +140,25 @@ class Writer:
         future.add_errback(self._on_failed, len(data))
 
     def finish(self) -> None:
-        """Wait until all is acknowledged.
+        """Wait until all records are acknowledged.
 
         Raises:
-            KafkaError: something could not be written.
+            KafkaError: a record could not be written.
         """
         self._client.flush()
         self._wait(1, 1)
 
     def check(self) -> None:
-        """Look whether all went well so far.
+        """Raise the first failure so far, if any.
 
         Raises:
-            KafkaError: something could not be written.
+            KafkaError: a record could not be written.
         """
         if self._error is not None:
             raise self._error
 
     def _wait(self, count: int, size_bytes: int) -> None:
+        """Wait until fewer records and bytes than this are unacknowledged, then raise the first failure, if any."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._error is not None or (self._count < count and self._bytes < size_bytes) or not self._count
@@ -164,19 +166,21 @@ class Writer:
         self.check()
 
     def _on_done(self, size_bytes: int, _: object) -> None:
+        """Count an acknowledged record; called in the client's thread."""
         with self._changed:
             self._count -= 1
             self._bytes -= size_bytes
             self._changed.notify_all()
 
     def _on_failed(self, size_bytes: int, error: Exception) -> None:
+        """Keep the first failure; called in the client's thread."""
         with self._changed:
             self._error = self._error or error
         self._on_done(size_bytes, None)
 
 
 def input_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
-    """Return the partitions that ticks go to, as (topic, number): of all input topics, and of the models.
+    """Return the partitions that receive ticks, as (topic, number): those of all input topics and of the models' topic.
 
     Raises:
         EngineError: a topic is missing.
@@ -195,7 +199,7 @@ def input_partitions(client: Any, prefix: str) -> list[tuple[str, int]]:
 
 @contextmanager
 def consumer(settings: KafkaSettings, **options: Any) -> Iterator[Any]:
-    """A consumer that takes our largest records.
+    """Open a consumer for the block, with limits that fit the largest records.
 
     Raises:
         EngineError: no broker can be reached, or it refuses.

@@ -1,4 +1,4 @@
-"""Messages of a topic, and what a consumer asks of the thing that brings them."""
+"""Messages of a topic, and the interfaces of their source and of the dead letters' destination."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record of a topic.
+    """One message of a topic.
 
     Attributes:
-        topic: where it stood.
-        partition_index: in which partition.
-        offset_count: its place there.
-        key: None: it has none.
-        value: None: it has none.
-        timestamp_ns: as its writer stamped it.
-        signature: its header of that name, None: it has none.
+        topic: its topic.
+        partition_index: number of its partition.
+        offset_count: its offset in the partition.
+        key: its key, None = none.
+        value: its value, None = none.
+        timestamp_ns: time set by its writer.
+        signature: its ``signature`` header, None = none.
     """
 
     topic: str
@@ -35,9 +35,9 @@ class RefusedMessage:
     """A message that cannot be used.
 
     Attributes:
-        message: it.
-        reason: short name of why.
-        detail: which field and value, or the database's own words.
+        message: the message.
+        reason: short name of the reason.
+        detail: the wrong field and value, or the database's error.
     """
 
     message: Message
@@ -46,35 +46,36 @@ class RefusedMessage:
 
 
 class MessageSource(Protocol):
-    """Brings the messages of a topic to one member of a group."""
+    """Delivers the messages of a topic to one member of a consumer group."""
 
     def poll(self, seconds: float) -> Sequence[Message]:
-        """Wait for messages, no longer than this; those of a partition come in its order.
+        """Wait for messages at most this long and return them, each partition's in order.
 
-        What was brought once comes again only to whoever takes over the partition before it was committed.
+        A message that was returned once comes again only after another member took over its partition before the
+        commit.
         """
         ...
 
     def commit(self, messages: Sequence[Message]) -> None:
-        """Say that these are done: nobody will be brought them again.
+        """Mark messages as processed, so that they are not delivered again.
 
-        It may fail without a word, because the partition has moved or the broker is away: then they come
-        again. Whoever takes messages must be able to take them twice.
+        The commit may fail silently, because the partition moved or the broker is away. The messages then come again,
+        so processing a message twice must be harmless.
         """
         ...
 
     def keep_alive(self, seconds: float) -> None:
-        """Wait, stay a member of the group, take nothing."""
+        """Wait for this time without receiving messages, but stay a member of the group."""
         ...
 
 
 class DeadLetterBox(Protocol):
-    """Keeps what cannot be used."""
+    """Stores dead letters."""
 
     def write(self, letters: Sequence[RefusedMessage]) -> None:
         """Keep letters; for good when this returns.
 
         Raises:
-            EngineError: they cannot be kept now; some of them may be.
+            EngineError: they cannot be stored now; some of them may have been.
         """
         ...

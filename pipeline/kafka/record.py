@@ -1,4 +1,4 @@
-"""A job's records out of Kafka's topics, into a recording folder."""
+"""Record a job's records from Kafka topics into a recording's folder."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _LOG = logging.getLogger("tocsin.recorder")
 _NS_PER_MS: Final = 1_000_000
 _POLL_MS: Final = 500
 _LEAD_NS: Final = 120 * 1_000_000_000
-"""A partition that was read so much further than another waits for it: what is held stays small."""
+"""How far reading one partition may be ahead of another, which bounds the records in memory."""
 _DISORDER_NS: Final = 5 * 1_000_000_000
-"""Records do not stand in the order of their times: so much further is looked for earlier ones."""
+"""How far beyond the requested end to look for earlier records, because they are not in order of time."""
 _AHEAD_NS: Final = 3 * 1_000_000_000
-"""A record's own time lies in the second of its message's, or in the next two."""
+"""Maximum lead of a record's own time over its message's time."""
 _FAR_NS: Final = 2**62
 _FAR_FUTURE: Final = SliceConfig(  # partitions are read at different speeds, and a backlog is held
     max_ahead_ns=_FAR_NS, host_held_bytes=_FAR_NS, held_bytes=_FAR_NS
@@ -58,11 +58,11 @@ class RecordRequest:
     """What to record.
 
     Attributes:
-        job_id: whose records.
-        cluster: of which cluster, "" = of the only one that has such a job.
-        since_ns: from this event time on.
-        until_ns: to before this one, None: to what the topics hold now.
-        has_late: also records that came too late to be judged.
+        job_id: the job.
+        cluster: cluster of the job, "" = the only cluster that has such a job.
+        since_ns: first event time.
+        until_ns: end of event time (exclusive), None = the current end of the topics.
+        has_late: whether to include records that came too late to be judged.
     """
 
     job_id: str
@@ -74,7 +74,7 @@ class RecordRequest:
 
 @dataclass(slots=True)
 class Recorded:
-    """What became of the job's records."""
+    """Counts of a recording run: records, late records, duplicates, undecodable records, and all jobs seen."""
 
     record_count: int = 0
     late_count: int = 0
@@ -85,7 +85,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class _PartitionProgress:
-    """How far one partition was read."""
+    """How far one partition has been read: offsets, newest tick and newest time."""
 
     end: int
     at: int
@@ -94,19 +94,19 @@ class _PartitionProgress:
 
     @property
     def is_done(self) -> bool:
+        """Whether the partition has been read to its end."""
         return self.at >= self.end
 
 
 def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: RecordRequest) -> Recorded:
-    """Record what the input topics hold of a job.
+    """Record a job's records from the input topics, and return counts of them.
 
-    A record is late where its own partition held a tick, before it, that had closed its slice. With
-    the late ones a recording holds all that was measured; without them a replay gives the verdicts
-    that were given.
+    A record is late if an earlier tick in its own partition had closed its slice. With late records the recording holds
+    all measurements; without them a replay gives the verdicts that were given live.
 
     Raises:
         EngineError: a topic is missing, the broker refuses, or there is no such job.
-        RecordingError: the folder holds something, or cannot be written.
+        RecordingError: the folder is not empty, or cannot be written.
     """
     recorder = JobRecorder(folder, wanted.job_id, f"from Kafka, topics {prefix}.*")
     with consumer(settings) as client:
@@ -127,7 +127,7 @@ def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: RecordReq
 
 
 def _places(client: Any, prefix: str, wanted: RecordRequest) -> dict[TopicPartition, _PartitionProgress]:
-    """Where to begin and where to end in each partition."""
+    """Return partition -> its first and last offset to read."""
     found = []
     for name in INPUTS:
         topic = topic_name(name, prefix)
@@ -149,9 +149,10 @@ def _places(client: Any, prefix: str, wanted: RecordRequest) -> dict[TopicPartit
 def _choose(
     client: Any, places: dict[TopicPartition, _PartitionProgress], reading: set[TopicPartition]
 ) -> set[TopicPartition]:
-    """Let no partition run far ahead of the others; return those that are read now.
+    """Assign the partitions to read now, so that none runs far ahead of the others, and return them.
 
-    By assignment, not by ``pause``: in kafka-python 3.0 what was fetched of a paused partition blocks the others.
+    Assignment is used instead of ``pause``, because in kafka-python 3.0 fetched records of a paused partition block
+    others.
     """
     open_places = {at: place for at, place in places.items() if not place.is_done}
     slowest_ns = min((place.newest_ns for place in open_places.values()), default=0)
@@ -165,7 +166,7 @@ def _choose(
 
 
 class _RecordRun:
-    """From messages to the recorder's turns."""
+    """Turns messages into slice bundles and passes them to the recorder."""
 
     def __init__(
         self, wanted: RecordRequest, recorder: JobRecorder, places: dict[TopicPartition, _PartitionProgress]
@@ -181,7 +182,7 @@ class _RecordRun:
         self._newest_ns = 0
 
     def take(self, place: _PartitionProgress, message: Any) -> None:
-        """Take one message of a partition."""
+        """Process one message of a partition."""
         if message.offset >= place.end:
             return
         stamp_ns = message.timestamp * _NS_PER_MS
@@ -207,7 +208,7 @@ class _RecordRun:
         self._add(place, record, message.value)
 
     def _is_wanted(self, message: Any) -> bool:
-        """Whether the key and the time are those of the job."""
+        """Return whether a message's key and time belong to the requested job and span."""
         try:
             cluster, job_id, _ = parse_key(message.key or b"")
         except FieldError:  # a dead letter
@@ -224,6 +225,7 @@ class _RecordRun:
         return wanted.since_ns <= stamp_ns and (wanted.until_ns is None or stamp_ns < wanted.until_ns)
 
     def _add(self, place: _PartitionProgress, record: JobRecord, data: bytes) -> None:
+        """Add a record to the slice buffer, or to the late records."""
         if self._buffer.slice_end_ns(record) <= place.tick_ns - _FAR_FUTURE.lateness_ns:
             digest = hashlib.blake2b(data, digest_size=16).digest()
             if digest in self._late:
@@ -239,16 +241,16 @@ class _RecordRun:
             self.told.record_count += 1
 
     def advance(self) -> None:
-        """Hand on what the ticks of all partitions have passed."""
+        """Pass on the slices that the ticks of all partitions have completed."""
         tick_ns = min((place.tick_ns for place in self._places.values() if not place.is_done), default=0)
         if tick_ns:
             self._hand_on(self._buffer.advance(tick_ns))
 
     def end(self) -> None:
-        """Hand on the rest, and what was late.
+        """Pass on the remaining slices and the late records.
 
         Raises:
-            EngineError: there was nothing at all.
+            EngineError: the job had no records at all.
         """
         self._hand_on(self._buffer.advance(self._newest_ns + _FAR_FUTURE.lateness_ns))
         self._hand_on(self._late_turns())
@@ -266,7 +268,7 @@ class _RecordRun:
             _LOG.warning("records are left out", extra={"error": text, "count": count})
 
     def _late_turns(self) -> Iterator[SliceBundle]:
-        """Late records as turns of their own: the recording's files are sorted in the end."""
+        """Yield the late records as separate slice bundles; the recording's files are sorted at the end."""
         slices: dict[tuple[JobKey, int], list[JobRecord]] = {}
         for record in self._late.values():
             if record is None:
@@ -279,6 +281,7 @@ class _RecordRun:
             yield SliceBundle(job, end_ns, fast, (metrics,))
 
     def _hand_on(self, turns: Iterator[SliceBundle] | list[SliceBundle]) -> None:
+        """Pass slice bundles to the recorder, without records that their hosts may not send."""
         for turn in turns:
             speakers = self._speakers.setdefault(turn.job, Speakers(SpeakersConfig()))
             heard, _ = speakers.admit(turn.fast.records, turn.end_ns)  # a recording keeps no hosts beside its rows
@@ -287,7 +290,7 @@ class _RecordRun:
 
 
 def _whole(metrics: MetricSlice) -> MetricSlice:
-    """Put frames that were cut by metric group together again."""
+    """Return a metric slice with frames that were split by metric group joined again."""
     records: list[JobRecord] = []
     cut: dict[object, list[Frame]] = {}
     for record in metrics.records:

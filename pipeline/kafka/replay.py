@@ -1,4 +1,4 @@
-"""A recording played into Kafka: its records as agents would send them, with ticks in recording time."""
+"""Play a recording into Kafka: its records as agents would send them, with ticks in recording time."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What was sent.
+    """Counts of what was sent.
 
     Attributes:
-        record_count: records, repeated ones counted each time.
+        record_count: records, including repeated ones.
         tick_count: seconds of the recording.
         left_out_count: records that cannot be sent.
     """
@@ -56,21 +56,21 @@ def play(
     on_second: Callable[[int], None] | None = None,
     signer: Credential | None = None,
 ) -> Played:
-    """Send a recording and its ticks; returns when the broker has it all.
+    """Send a recording and its ticks; returns when the broker has stored everything.
 
-    In each partition a second's records stand before its tick, so a reader that follows the ticks
-    judges exactly what a replay judges. A broker that is away for up to two minutes is waited for.
+    In each partition the records of a second precede its tick. So a reader that follows the ticks judges exactly what a
+    replay judges. A broker that is away is waited for, up to two minutes.
 
     Args:
-        recording: what to send.
-        settings: where to.
-        prefix: of the topics; no live agents, and no ticker, may write there.
-        config: order and repetition.
+        recording: the recording.
+        settings: the Kafka cluster.
+        prefix: prefix of the topics' names; no live agents and no ticker may write to them.
+        config: order and repetition of the records.
         on_second: called with the recording time after each second (pace, progress).
-        signer: signs every record, None: a job that asks for signatures refuses them.
+        signer: credential that signs every record, None = unsigned, which jobs that require signatures refuse.
 
     Raises:
-        EngineError: a topic is missing or does not suit, or the broker refuses.
+        EngineError: a topic is missing or unsuitable, or the broker refuses.
     """
     _check_topics(recording, settings, prefix)
     sign = _as_it_is if signer is None else Signer(signer).sign
@@ -103,14 +103,15 @@ def play(
 
 
 def _as_it_is(data: bytes) -> bytes:
+    """Return the bytes unchanged, in place of signing them."""
     return data
 
 
 def _check_topics(recording: Recording, settings: KafkaSettings, prefix: str) -> None:
-    """Refuse what would lose the recording or make all of it late.
+    """Check that the topics would neither delete the recording while it is read nor make all of it late.
 
     Raises:
-        EngineError: says why, and what to do.
+        EngineError: a topic is unsuitable; the message says why and what to do.
     """
     manifest = recording.manifest
     names = [topic_name(name, prefix) for name in INPUTS]
@@ -137,7 +138,7 @@ def _check_topics(recording: Recording, settings: KafkaSettings, prefix: str) ->
 
 
 def _newest_ms(client: Any, names: list[str]) -> dict[str, int]:
-    """The newest time stamp in each topic, -1: it is empty."""
+    """Return topic -> its newest timestamp in ms, -1 = empty."""
     places = {
         TopicPartition(topic["name"], part["partition_index"]): OffsetSpec.MAX_TIMESTAMP
         for topic in client.describe_topics(names)

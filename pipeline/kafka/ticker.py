@@ -1,7 +1,7 @@
 """Live ticks: one record a second in every partition of the input topics and of ``models``.
 
-They move event time where nothing else does, so that the silence of a whole job is seen. Two tickers
-at once do no harm: the same tick twice moves nothing. None at all, and verdicts stop.
+Ticks advance event time when nothing else does, so that the silence of a whole job is noticed. Two tickers at once are
+harmless, because repeated ticks change nothing. Without any ticker, verdicts stop.
 """
 
 from __future__ import annotations
@@ -24,36 +24,39 @@ from tocsin.schemas.wire.codec import encode
 
 _LOG = logging.getLogger("tocsin.ticker")
 BACKOFF_SECONDS: Final = (0.5, 5.0)
+"""First and longest wait before a reconnection."""
 CLOCK_SECONDS: Final = 30.0
+"""Interval at which the broker's time is asked for."""
 SETTLE_SECONDS: Final = 2.0
-"""A broker that answers later than this is ticked by our own clock meanwhile."""
+"""How long to wait for the broker's time at the start; after that, ticks follow the own clock."""
 LOOK_SECONDS: Final = 10.0
-"""How often new partitions are looked for."""
+"""Interval at which new partitions are looked for."""
 TRUSTED_NS: Final = 250_000_000
-"""Our clock is corrected where it differs from the broker's by more: below, both are as good."""
+"""Clock difference to the broker up to which the own clock is used unchanged."""
 _NS_PER_MS: Final = 1_000_000
 _NOT_STAMPED_MS: Final = 1
+"""Timestamp sent to the clock topic; if it comes back, the broker does not stamp this topic."""
 
 
 class BrokerClock:
-    """The broker's time, by a topic that it stamps itself; our own until it answers."""
+    """The broker's time, from a topic that the broker stamps itself; the own clock until it answers."""
 
     def __init__(self, prefix: str, now_ns: Callable[[], int]) -> None:
-        """Ask nothing yet."""
+        """Start with the own clock."""
         self._topic = topic_name(CLOCK, prefix)
         self._now_ns = now_ns
         self._asked_ns = 0
         self._is_off = False
         self._answered = threading.Event()
         self.offset_ns = 0
-        """Our clock minus the broker's, 0 where they agree well enough."""
+        """Own clock minus the broker's, 0 if they agree well enough."""
 
     def now_ns(self) -> int:
-        """Return the time."""
+        """Return the current time by the broker's clock, as far as it is known."""
         return self._now_ns() - self.offset_ns
 
     def look(self, client: Any) -> None:
-        """Ask the broker now and then."""
+        """Ask for the broker's time if it is due; the answer arrives in the client's thread."""
         sent_ns = self._now_ns()
         if self._is_off or abs(sent_ns - self._asked_ns) < CLOCK_SECONDS * NS_PER_SECOND:
             return
@@ -67,23 +70,27 @@ class BrokerClock:
         future.add_errback(self._on_error)
 
     def settle(self, client: Any) -> None:
-        """Ask, and wait for the first answer: a tick that runs ahead makes live records late."""
+        """Ask for the broker's time and wait for the first answer.
+
+        Ticks ahead of the broker's time would make live records late.
+        """
         self.look(client)
         if not self._is_off:
             self._answered.wait(SETTLE_SECONDS)
 
     def _on_error(self, error: Exception) -> None:
-        """Ask no more where we may not; called in the client's thread."""
+        """Stop asking if it is not allowed; called in the client's thread."""
         self._answered.set()
         if isinstance(error, AuthorizationError):
             self._turn_off(error)
 
     def _turn_off(self, error: Exception) -> None:
+        """Stop asking for the broker's time, and log why."""
         self._is_off = True
         _LOG.warning("clock not compared with the broker's", extra={"topic": self._topic, "error": sentence(error)})
 
     def _on_answer(self, sent_ns: int, answer: Any) -> None:
-        """Take the broker's time; called in the client's thread."""
+        """Compute the offset to the broker's time; called in the client's thread."""
         error_ns = (self._now_ns() - sent_ns) // 2
         if answer.timestamp == _NOT_STAMPED_MS or error_ns < 0:
             self._answered.set()
@@ -97,10 +104,10 @@ class BrokerClock:
 
 
 class Ticker:
-    """Ticks until it is stopped; a broker that goes away is waited for."""
+    """Sends ticks until stopped, and reconnects when the broker goes away."""
 
     def __init__(self, settings: KafkaSettings, prefix: str, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """Prepare; ``run`` begins."""
+        """Prepare; ``run`` starts ticking."""
         self._settings = settings
         self._prefix = prefix
         self._clock = BrokerClock(prefix, now_ns)
@@ -108,11 +115,11 @@ class Ticker:
         self.tick_count = 0
 
     def stop(self) -> None:
-        """End soon; may be called from a signal handler or another thread."""
+        """Make ``run`` end soon; may be called from a signal handler or another thread."""
         self._stop.set()
 
     def run(self) -> None:
-        """Tick until ``stop``."""
+        """Send ticks until ``stop`` is called."""
         backoff, said = BACKOFF_SECONDS[0], ""
         while not self._stop.is_set():
             before = self.tick_count
@@ -129,6 +136,7 @@ class Ticker:
 
     def _connect_and_tick(self) -> None:
         # Short times: a tick that cannot be sent for ten seconds is of no use any more.
+        """Connect and send ticks until stopped or the connection fails."""
         options = {"linger_ms": 0, "compression_type": None, "metadata_max_age_ms": round(LOOK_SECONDS * 1000)}
         patience = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 10_000}
         with producer(self._settings, **options, **patience) as client:
@@ -152,6 +160,7 @@ class Ticker:
                 last_ns = tick_ns
 
     def _tick(self, writer: Writer, partitions: list[tuple[str, int]], tick_ns: int) -> None:
+        """Send one tick to every partition."""
         tick = Tick(tick_ns)
         data = encode(tick)
         for topic, number in partitions:

@@ -1,4 +1,7 @@
-"""Topics as they should be, and as they are: create, reconcile, never shrink."""
+"""Compare Kafka's topics with the wanted ones, create missing ones and change settings.
+
+Partitions are never removed.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from tocsin.schemas.kafka.topics import (
 )
 
 BROKER_DEFAULT: Final = -1
+"""Replication count that means the broker's default."""
 _SETTLE_SECONDS: Final = 15.0
 _LOOK_SECONDS: Final = 0.1
 _RETENTION: Final = "retention.ms"
@@ -31,14 +35,15 @@ _RETENTION: Final = "retention.ms"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How topics shall be.
+    """The wanted state of the topics.
 
     Attributes:
-        prefix: first part of the names.
-        partition_count: of topics that hold jobs' records; None: what exists stays, new ones get four.
-        keep_seconds: how long inputs are kept, 0: for good; None: what exists stays, new ones twelve hours.
-        replication_count: copies of a new topic, -1: as the broker says.
-        is_for_replays: recordings of any time are played into them: inputs are kept for good.
+        prefix: prefix of the topics' names.
+        partition_count: partitions of the topics with jobs' records; None: keep existing ones, four for new topics.
+        keep_seconds: retention of the input topics, 0 = forever; None: keep existing settings, twelve hours for new
+            topics.
+        replication_count: replicas of a new topic, -1 = the broker's default.
+        is_for_replays: whether recordings of any time are played into them; the input topics then keep records forever.
     """
 
     prefix: str
@@ -48,17 +53,17 @@ class Wish:
     is_for_replays: bool = False
 
     def topics(self) -> tuple[Topic, ...]:
-        """Return them in full.
+        """Return the complete definitions of the topics.
 
         Raises:
-            ConfigError: a prefix or a number that Kafka does not take.
+            ConfigError: Kafka does not accept the prefix or a number.
         """
         kept = INPUT_RETENTION_SECONDS if self.keep_seconds is None else (self.keep_seconds or None)
         count = self.partition_count or DEFAULT_PARTITIONS
         return topics(self.prefix, count, kept, is_for_replays=self.is_for_replays)
 
     def settings_of(self, topic: Topic) -> dict[str, str]:
-        """Return which settings an existing topic must have."""
+        """Return the settings that an existing topic must have."""
         inputs = {topic_name(name, self.prefix) for name in INPUTS}
         wanted = topic.config()
         if self.keep_seconds is None and not self.is_for_replays and topic.name in inputs:
@@ -68,13 +73,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is not as it should be.
+    """One difference between wanted and existing topics.
 
     Attributes:
-        topic: its name.
-        what: ``missing``, ``partitions``, or a setting's name.
-        found: what is there.
-        wanted: what should be.
+        topic: name of the topic.
+        what: ``missing``, ``partitions``, or the name of a setting.
+        found: existing value.
+        wanted: wanted value.
     """
 
     topic: str
@@ -84,7 +89,7 @@ class Difference:
 
     @property
     def is_shrinking(self) -> bool:
-        """Whether partitions would have to go, which Kafka cannot do."""
+        """Whether partitions would have to be removed, which Kafka cannot do."""
         return self.what == "partitions" and int(self.found) > int(self.wanted)
 
     def __str__(self) -> str:
@@ -95,14 +100,14 @@ class Difference:
 
 @dataclass(slots=True)
 class _Found:
-    """The topics that exist: their partitions and settings."""
+    """Partition counts and settings of the existing topics."""
 
     partition_counts: dict[str, int] = field(default_factory=dict)
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def check(settings: KafkaSettings, wish: Wish) -> list[Difference]:
-    """Return what differs, by topic.
+    """Return the differences between wanted and existing topics.
 
     Raises:
         EngineError: the broker cannot be asked.
@@ -112,10 +117,10 @@ def check(settings: KafkaSettings, wish: Wish) -> list[Difference]:
 
 
 def apply(settings: KafkaSettings, wish: Wish) -> list[Difference]:
-    """Make the topics as they should be; return what differed before. Doing it twice does no harm.
+    """Create and change topics as wanted, and return the differences there were; repeating it is harmless.
 
     Raises:
-        EngineError: partitions would have to go (then nothing is changed), or the broker refuses.
+        EngineError: partitions would have to be removed (then nothing is changed), or the broker refuses.
     """
     with admin(settings) as client:
         wanted = {topic.name: topic for topic in wish.topics()}
@@ -145,7 +150,7 @@ def apply(settings: KafkaSettings, wish: Wish) -> list[Difference]:
 
 
 def _settle(client: Any, wish: Wish) -> None:
-    """Wait until the broker shows what it took: it says yes before it does."""
+    """Wait until the broker shows all changes, as it confirms them before they are visible."""
     until = time.monotonic() + _SETTLE_SECONDS
     while left := _compare(_look(client, wish.topics()), wish):
         if time.monotonic() > until:
@@ -154,6 +159,7 @@ def _settle(client: Any, wish: Wish) -> None:
 
 
 def _create(client: Any, missing: Sequence[Topic], wish: Wish) -> None:
+    """Create the missing topics; topics that somebody else creates meanwhile are accepted."""
     new = {
         topic.name: {
             "num_partitions": topic.partition_count,
@@ -174,7 +180,7 @@ def _create(client: Any, missing: Sequence[Topic], wish: Wish) -> None:
 
 
 def _look(client: Any, wanted: Any) -> _Found:
-    """Ask what is there."""
+    """Return the wanted topics that exist."""
     names = [topic.name for topic in wanted]
     found = _Found()
     for described in client.describe_topics(names):
@@ -189,10 +195,10 @@ def _look(client: Any, wanted: Any) -> _Found:
 
 
 def settings_of_topics(client: Any, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics that exist, the broker's defaults included.
+    """Return topic -> its settings, including the broker's defaults.
 
     Raises:
-        EngineError: one of them does not exist.
+        EngineError: a topic does not exist.
         KafkaError: the broker cannot be asked.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
@@ -205,6 +211,7 @@ def settings_of_topics(client: Any, names: Iterable[str]) -> dict[str, dict[str,
 
 
 def _compare(found: _Found, wish: Wish) -> list[Difference]:
+    """Return the differences between existing and wanted topics."""
     differences = []
     for topic in wish.topics():
         count = found.partition_counts.get(topic.name)

@@ -1,8 +1,8 @@
-"""Verdicts of a topic into the incident database: at least once, and the same rows however often.
+"""Write verdicts from a topic to the incident database: at least once, always as the same rows.
 
-The order is what makes it safe to be killed at any moment: rows first, dead letters next, offsets last. What was
-not committed comes again, and the same message gives the same rows: (id, update) is the key of a verdict, and the
-actions follow from the verdict and the rows before it, never from this process's memory.
+Rows are written first, then dead letters, then offsets are committed, so the process may be killed at any moment.
+Uncommitted messages come again and give the same rows. A verdict's key is (id, update). Its actions follow from the
+verdict and its earlier rows in the database, never from this process's memory.
 """
 
 from __future__ import annotations
@@ -40,24 +40,27 @@ from tocsin.schemas.verdicts import Verdict
 
 _LOG = logging.getLogger("tocsin.sink")
 REFUSED = (StoreRefusedError, DatabaseNewerError)
-"""A person has to act: the sink ends and says so. Nothing is lost: nothing was committed."""
+"""Errors that end the sink because a person has to act; nothing is lost, as nothing was committed."""
 _STANDS_STILL_SECONDS = 300.0  # longer than the database may take for one answer
 
 
 Check = Callable[[bytes, bytes | None, int], object]
+"""Function (value, signature, verdict's time in ns) that raises ``IdentityError`` for a message without valid
+signature.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictSinkConfig:
-    """Settings.
+    """Settings of the sink.
 
     Attributes:
-        linger_seconds: so long messages are gathered into one insert.
-        batch_count: most messages of one insert.
-        batch_bytes: most bytes of one insert, before a last message.
-        patience: with a database that is away.
-        check: checks a message's value, signature (None: it has none) and verdict's time; raises ``IdentityError`` for
-            what no engine said. None: whoever can write to the topic is believed.
+        linger_seconds: how long messages are collected for one insert.
+        batch_count: maximum number of messages per insert.
+        batch_bytes: size of a batch at which no more messages are added.
+        patience: settings of the backoff while the database is unreachable.
+        check: checks a message's value and signature (None = none) at its verdict's time, and raises ``IdentityError``
+            for messages of no known engine. None: every writer of the topic is trusted.
     """
 
     linger_seconds: float = 0.25
@@ -68,21 +71,21 @@ class VerdictSinkConfig:
 
 
 class _PendingMessage(NamedTuple):
-    """A message and what it says."""
+    """A message and its decoded verdict."""
 
     message: Message
     verdict: Verdict
 
 
 class VerdictSink:
-    """Takes from a source, writes to a store.
+    """Reads verdicts from a source and writes them to a store.
 
     Args:
-        source: brings the messages.
-        store: takes the rows; need not be migrated or reachable yet.
-        letters: keeps what cannot be used.
+        source: delivers the messages.
+        store: receives the rows; need not be migrated or reachable yet.
+        letters: stores the dead letters.
         config: settings.
-        clock: seconds that only grow.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class VerdictSink:
         config: VerdictSinkConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Wire it; ``run`` works."""
+        """Connect source, store and dead letters; ``run`` does the work."""
         self._source = source
         self._store = store
         self._letters = letters
@@ -101,7 +104,10 @@ class VerdictSink:
         self._clock = clock
         self._is_checked = False
         self._witnesses: dict[bool, Verdict] = {}
-        """The last sound verdict that proposes an action, and the last that proposes none: they fill other tables."""
+        """Last verdicts written successfully.
+
+        One that proposes an action and one that does not, as they fill different tables.
+        """
         self._patience = Backoff(_LOG, self._config.patience, clock)
         self._last_work = clock()
         self.counters: Counter[str] = Counter()
@@ -109,12 +115,12 @@ class VerdictSink:
         self.store_errors: Counter[str] = Counter()
 
     def run(self, stop: threading.Event) -> None:
-        """Work until it is told to stop; a batch that was begun is finished, or comes again to the next.
+        """Process batches until stopped; an unfinished batch is delivered again later.
 
         Raises:
             StoreRefusedError: the database refuses this program.
-            DatabaseNewerError: a newer tocsin wrote it.
-            EngineError: the source fails for good.
+            DatabaseNewerError: a newer tocsin wrote the database.
+            EngineError: the source has failed permanently.
         """
         self._persist(self._check, stop, only_away=True)
         while not stop.is_set():
@@ -125,12 +131,13 @@ class VerdictSink:
                 self.counters["committed"] += len(batch)
 
     def _check(self) -> None:
+        """Migrate the database if that has not been done since the last failure."""
         if not self._is_checked:
             self._store.migrate()
             self._is_checked = True
 
     def _gather(self, stop: threading.Event) -> list[Message]:
-        """The first messages that come, and those that come within ``linger_seconds`` after them."""
+        """Wait for messages, collect more for up to ``linger_seconds``, and return them."""
         batch = list(self._source.poll(0.5))
         until = self._clock() + self._config.linger_seconds
         size_bytes = sum(len(message.value or b"") for message in batch)
@@ -193,8 +200,8 @@ class VerdictSink:
     def _blamed(self, entries: Sequence[_PendingMessage], error: StoreError) -> list[RefusedMessage]:
         """Which entries are the reason that the database refused them all; raises ``error`` where none is.
 
-        A value that does not fit is certain. For anything else the table may be to blame: an entry is guilty
-        only if it fails before and after another one went in that fills the same tables.
+        A value that does not fit its column is certain proof. Any other error may be the table's fault. An entry is
+        then blamed only if it fails before and after another one succeeded that fills the same tables.
         """
         if not isinstance(error, RowRefusedError) and any(map(self._fails, self._witnesses.values())):
             raise error
@@ -215,11 +222,14 @@ class VerdictSink:
         return [RefusedMessage(entry.message, said.reason, str(said)) for entry, said in certain]
 
     def _witness(self, sound: Sequence[Verdict], *, acts: bool) -> Verdict | None:
-        """One that went in, now or before; for those that change actions, one that does so too."""
+        """Return a verdict that was inserted successfully, None if there is none.
+
+        With ``acts`` one that proposes an action.
+        """
         return next((one for one in (*sound, *self._witnesses.values()) if _proposes(one) or not acts), None)
 
     def _fails(self, verdict: Verdict) -> StoreError | None:
-        """Insert one; what the database says against it."""
+        """Insert one verdict; return the database's error, None if it succeeded."""
         try:
             self._insert([verdict])
         except (StoreAwayError, *REFUSED):
@@ -229,6 +239,7 @@ class VerdictSink:
         return None
 
     def _insert(self, verdicts: Sequence[Verdict]) -> None:
+        """Insert verdicts, then the changes of their actions."""
         if not verdicts:
             return
         self._store.write_verdicts(verdicts)
@@ -237,7 +248,7 @@ class VerdictSink:
             self._store.write_actions(changes)
 
     def _changes(self, verdicts: Sequence[Verdict]) -> Iterator[ActionChange]:
-        """What becomes of actions. What stood before is read from the database, and from this batch."""
+        """Yield the action changes of these verdicts, given the earlier rows in the database and in this batch."""
         older = sorted({v.verdict_id for v in verdicts if v.update > 0})
         known: dict[str, dict[object, ActionChange]] = {}
         for change in self._store.actions_of(older) if older else ():
@@ -251,15 +262,15 @@ class VerdictSink:
                 yield change
 
     def _persist(self, work: Callable[[], None], stop: threading.Event, *, only_away: bool = False) -> bool:
-        """Do it, again and again while the database (or the broker, for a dead letter) is away.
+        """Repeat ``work`` while the database, or the broker for dead letters, is unreachable.
 
         Args:
-            work: may be begun again.
+            work: what to do; may be started again.
             stop: ends the waiting.
-            only_away: whatever else is wrong is raised: at the start a person looks.
+            only_away: raise all other errors, because at the start a person is watching.
 
         Returns:
-            False: told to stop before it was done.
+            True when it is done, False if stopped before.
         """
         while True:
             try:
@@ -278,7 +289,7 @@ class VerdictSink:
                 return True
 
     def _wait(self, seconds: float, stop: threading.Event) -> bool:
-        """Stay a living member of the group meanwhile; False: told to stop."""
+        """Wait while staying a member of the group; return False if stopped."""
         until = self._clock() + seconds
         while (left := until - self._clock()) > 0 and not stop.is_set():
             self._source.keep_alive(min(left, 0.5))
@@ -286,7 +297,10 @@ class VerdictSink:
         return not stop.is_set()
 
     def health(self) -> tuple[bool, str]:
-        """Whether it works, for ``/healthz``; a database that is away is not this program's illness."""
+        """Return whether the sink works, with a text, for ``/healthz``.
+
+        An unreachable database does not count as unhealthy.
+        """
         idle_seconds = self._clock() - self._last_work
         if idle_seconds > _STANDS_STILL_SECONDS:
             return False, f"stands still for {idle_seconds:.0f} s"
@@ -294,7 +308,7 @@ class VerdictSink:
         return True, f"waits for the database: {words}" if words else "ok"
 
     def families(self) -> list[Family]:
-        """The sink's metrics, for ``/metrics``."""
+        """Return the sink's metrics for ``/metrics``."""
         return [
             _counter("tocsin_sink_messages_total", "Messages by what became of them.", "outcome", self.counters),
             _counter("tocsin_sink_dead_letters_total", "Dead letters by reason.", "reason", self.dead_letters),
@@ -321,20 +335,22 @@ def _read(message: Message, check: Check | None) -> _PendingMessage | RefusedMes
 
 
 def _row_of(change: ActionChange) -> object:
-    """What the row of an action is known by, within its verdict."""
+    """Return the key of an action's row within its verdict: update, kind and target."""
     return change.action.verdict_update, change.action.kind, change.action.target
 
 
 def _proposes(verdict: Verdict) -> bool:
+    """Return whether a verdict proposes an action."""
     return verdict.action.value != "none"
 
 
 def _acts(verdict: Verdict) -> bool:
-    """Whether it may change actions: it proposes one, or ends what was proposed."""
+    """Return whether a verdict may change action rows: it proposes an action, or may end earlier ones."""
     return _proposes(verdict) or verdict.update > 0
 
 
 def _counter(name: str, text: str, label: str, counts: Counter[str]) -> Family:
+    """Return a counter metric with one sample per key."""
     return Family(
         name, "counter", text, tuple(Sample({label: key}, value) for key, value in sorted(dict(counts).items()))
     )

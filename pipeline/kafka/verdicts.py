@@ -1,7 +1,7 @@
-"""The verdicts topic for consumers: a member of a group that reads it, and the way to the dead letters.
+"""Read the verdicts topic as a member of a consumer group, and write dead letters to their topic.
 
-Read committed: what the engine's transactions did not commit is never seen. Offsets are committed by hand, after
-the work. A killed member's partitions go to the others after ten seconds.
+Reading is "read committed", so verdicts of aborted transactions are never seen. Offsets are committed explicitly, after
+the work. A killed member's partitions move to other members after ten seconds.
 """
 
 from __future__ import annotations
@@ -38,16 +38,21 @@ from tocsin.schemas.signatures import SIGNATURE_HEADER
 SESSION_SECONDS: Final = 10.0
 COMMIT_SECONDS: Final = 10.0
 RECONNECT_SECONDS: Final = 2.0
-"""A broker that is back is found again within this; the client's own 30 s would be seen in every outage."""
+"""Longest wait before reconnecting to a broker; the client's default of 30 s would prolong every outage."""
 ENDS_SECONDS: Final = 5.0
-"""So often the partitions' ends are asked for while nothing is fetched; each may take ``ENDS_WAIT_SECONDS``."""
+"""Interval at which the partitions' ends are asked for while nothing is fetched.
+
+Each may take ``ENDS_WAIT_SECONDS``.
+"""
 ENDS_WAIT_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 30.0
-"""So often it is looked for new partitions, and whether the topic is still there."""
+"""Interval at which new partitions, and the topic's existence, are checked."""
 DETAIL_CHARACTERS: Final = 2000
 LETTER_BYTES: Final = RECORD_BYTES - 64 * 1024
-"""A letter with more than this in its value keeps the first ``CUT_BYTES``: a broker counts compressed bytes when it
-takes a message, a client plain ones when it sends it."""
+"""Maximum size of a dead letter's value; larger ones are cut to ``CUT_BYTES``.
+
+A broker counts compressed bytes when it accepts a message, but a client counts uncompressed bytes when it sends one.
+"""
 CUT_BYTES: Final = 64 * 1024
 KEY_BYTES: Final = 32 * 1024
 MOST_RECORDS: Final = 1000
@@ -58,12 +63,12 @@ _LOG = logging.getLogger("tocsin.bus")
 
 @contextlib.contextmanager
 def verdict_source(settings: KafkaSettings, prefix: str, group: str) -> Iterator[KafkaVerdicts]:
-    """Join a group that reads the verdicts; leave it at the end.
+    """Join a consumer group that reads the verdicts, and leave it at the end of the block.
 
     Args:
-        settings: the cluster.
-        prefix: of the topics' names.
-        group: whose members share the work, and whose offsets count.
+        settings: the Kafka cluster.
+        prefix: prefix of the topics' names.
+        group: name of the consumer group.
 
     Raises:
         EngineError: no broker can be reached, it refuses, or a topic is missing.
@@ -84,25 +89,28 @@ def verdict_source(settings: KafkaSettings, prefix: str, group: str) -> Iterator
 
 
 def _signature(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
+    """Return the value of the ``signature`` header, None = none."""
     return next((value for name, value in headers if name == SIGNATURE_HEADER), None)
 
 
 class KafkaVerdicts:
-    """A ``Source``. Used by one thread; ``lag_count`` and ``partition_count`` may be read by others.
+    """A ``MessageSource`` for the verdicts topic.
+
+    It is used by one thread, but others may read ``lag_count`` and ``partition_count``.
 
     Attributes:
-        lag_count: messages of our partitions that are not committed, as far as is known.
-        partition_count: partitions that are ours now.
-        expired_count: messages that the broker deleted before we had them.
+        lag_count: uncommitted messages in the assigned partitions, as far as is known.
+        partition_count: number of assigned partitions.
+        expired_count: messages that the broker deleted before they were read.
     """
 
     def __init__(self, client: Any, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Subscribe.
+        """Subscribe to the topic.
 
         Args:
-            client: a consumer of a group.
-            topic: its full name.
-            clock: seconds that only grow.
+            client: a consumer with a group.
+            topic: full name of the topic.
+            clock: monotonic time in seconds.
         """
         self._client = client
         self._topic = topic
@@ -116,14 +124,14 @@ class KafkaVerdicts:
         self._brought: dict[Any, int] = {}
         self._done: dict[Any, int] = {}
         self._open: dict[Any, int] = {}
-        """Partition -> the first message that was brought and is not committed."""
+        """Partition -> offset of the first message that was delivered but not committed."""
         self.lag_count = 0
         self.partition_count = 0
         self.expired_count = 0
         client.subscribe([topic])
 
     def poll(self, seconds: float) -> Sequence[Message]:
-        """See ``Source.poll``.
+        """See ``MessageSource.poll``.
 
         Raises:
             EngineError: the broker refuses, or the topic is gone.
@@ -143,7 +151,7 @@ class KafkaVerdicts:
         return messages
 
     def commit(self, messages: Sequence[Message]) -> None:
-        """See ``Source.commit``."""
+        """See ``MessageSource.commit``."""
         ends: dict[Any, int] = {}
         for message in messages:
             partition = TopicPartition(message.topic, message.partition_index)
@@ -151,6 +159,7 @@ class KafkaVerdicts:
         self._commit(ends)
 
     def _commit(self, ends: Mapping[Any, int]) -> None:
+        """Commit offsets (partition -> next offset); a failure is only logged."""
         self._done |= ends
         self._open |= ends
         self._open = {one: first for one, first in self._open.items() if first < self._brought.get(one, 0)}
@@ -161,7 +170,7 @@ class KafkaVerdicts:
             _LOG.warning("offsets not committed, messages may come again", extra={"error": self._sentence(error)})
 
     def keep_alive(self, seconds: float) -> None:
-        """See ``Source.keep_alive``.
+        """See ``MessageSource.keep_alive``.
 
         Raises:
             EngineError: the broker refuses.
@@ -175,7 +184,7 @@ class KafkaVerdicts:
             self._ask_lag()
 
     def families(self) -> list[Family]:
-        """The source's metrics, for ``/metrics``."""
+        """Return the source's metrics for ``/metrics``."""
         gauges = (
             ("tocsin_sink_lag_messages", "Messages that wait in our partitions.", self.lag_count),
             ("tocsin_sink_partitions", "Partitions that are ours now.", self.partition_count),
@@ -184,6 +193,7 @@ class KafkaVerdicts:
         return [Family(name, "gauge", text, (Sample({}, value),)) for name, text, value in gauges]
 
     def _polled(self, seconds: float) -> dict[Any, list[Any]]:
+        """Poll the client and return partition -> records; temporary errors are logged and give {}."""
         try:
             found: dict[Any, list[Any]] = self._client.poll(timeout_ms=round(seconds * 1000))
         except KafkaError as error:
@@ -200,7 +210,7 @@ class KafkaVerdicts:
         return found
 
     def _look(self) -> None:
-        """What is ours, how much waits; now and then, whether the topic is still there."""
+        """Update the assigned partitions and the lag, and check now and then that the topic still exists."""
         assigned = set(self._client.assignment())
         if assigned != self._assigned:
             _LOG.info("partitions", extra={"topic": self._topic, "ours": sorted(p.partition for p in assigned)})
@@ -217,6 +227,7 @@ class KafkaVerdicts:
                 raise EngineError(f"the topic {self._topic} is gone: run 'tocsin topics apply', then start this again")
 
     def _lag(self, partition: Any) -> int:
+        """Return the number of uncommitted messages of a partition, 0 if unknown."""
         try:
             end, position = self._client.highwater(partition), self._client.position(partition, timeout_ms=0)
         except KafkaError:
@@ -226,7 +237,7 @@ class KafkaVerdicts:
         return int(max(0, end - self._open.get(partition, position)))
 
     def _ask_lag(self) -> None:
-        """How much waits while nothing is fetched, as the broker says."""
+        """Ask the broker for the lag, while nothing is fetched."""
         try:
             ends = self._client.end_offsets(list(self._client.assignment()), round(ENDS_WAIT_SECONDS * 1000))
         except KafkaError:
@@ -235,9 +246,9 @@ class KafkaVerdicts:
         self.lag_count = sum(max(0, ends[one] - self._open.get(one, position)) for one, position in at.items())
 
     def _commit_markers(self) -> None:
-        """Step over what a transaction leaves behind its messages, where all of those are done.
+        """Commit past the markers that transactions leave after their messages, once those messages are processed.
 
-        Else retention would seem to delete what nobody had read.
+        Otherwise retention would seem to delete unread messages.
         """
         idle = [one for one, done in self._done.items() if one in self._assigned and done == self._brought.get(one)]
         over = {one: position for one, position in self._positions(idle).items() if position > self._done[one]}
@@ -246,7 +257,7 @@ class KafkaVerdicts:
             self._brought |= over
 
     def _positions(self, partitions: Iterable[Any]) -> dict[Any, int]:
-        """Where reading goes on, as far as that is known."""
+        """Return partition -> next offset to read, as far as known."""
         found = {}
         with contextlib.suppress(KafkaError):
             for partition in partitions:
@@ -256,13 +267,14 @@ class KafkaVerdicts:
         return found
 
     def _is_there(self) -> bool:
+        """Return whether the topic exists; True if the broker cannot be asked."""
         try:
             return bool(self._client.partitions_for_topic(self._topic))
         except KafkaError:
             return True  # the broker is away: it did not say no
 
     def _count_expired(self, partitions: set[Any]) -> None:
-        """Say it when retention deleted what nobody had read yet: no error, but never silent."""
+        """Count and log messages of newly assigned partitions that retention deleted before they were read."""
         try:
             first = self._client.beginning_offsets(list(partitions)) if partitions else {}
             for partition, begin in first.items():
@@ -275,19 +287,20 @@ class KafkaVerdicts:
             _LOG.warning("cannot compare offsets with the topic's begin", extra={"error": self._sentence(error)})
 
     def _sentence(self, error: KafkaError) -> str:
+        """Return a Kafka error as one sentence."""
         return sentence(error, self._words.text)
 
 
 class KafkaLetters:
-    """A ``DeadLetterBox``: the topic ``dead-letter``. Connects when there is a first letter.
+    """A ``DeadLetterBox`` that writes to the topic ``dead-letter``; connects at the first dead letter.
 
     Args:
-        settings: the cluster.
-        prefix: of the topics' names.
+        settings: the Kafka cluster.
+        prefix: prefix of the topics' names.
     """
 
     def __init__(self, settings: KafkaSettings, prefix: str) -> None:
-        """Connect to nothing yet."""
+        """Prepare; nothing is connected yet."""
         self._settings = settings
         self._topic = topic_name(DEAD_LETTER, prefix)
         self._open = contextlib.ExitStack()
@@ -310,7 +323,7 @@ class KafkaLetters:
             raise
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._client = None
         with contextlib.suppress(EngineError):
             self._open.close()

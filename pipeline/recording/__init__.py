@@ -1,1 +1,1 @@
-"""The recording: telemetry of one job in a folder. Read, write, replay, score."""
+"""Recordings: one job's telemetry in a folder; read, write, replay and score them."""

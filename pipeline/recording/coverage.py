@@ -1,4 +1,7 @@
-"""Whether a replay judged anything: a recording without verdicts is only healthy if something was looked at."""
+"""Determine whether a replay judged anything.
+
+A recording without verdicts counts as healthy only if a detector had enough data to judge.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +31,26 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import CollectiveBatch, JobKey, ProbeAnswer
 
 _INPUTS: Final = ("host_metrics", "steps", "collectives", "events", "probes")
+"""Tables whose rows can be judged."""
 
 
 class Coverage:
-    """Looks on while an engine judges a recording."""
+    """Observes an engine during a replay, and tells afterwards why nothing was judged, if so."""
 
     def __init__(self, engine: EmbeddedEngine, config: PeersConfig, detector: str = "") -> None:
-        """Look on from now on.
+        """Start observing the engine.
 
         Args:
-            engine: a new one, or one that stands before the recording.
-            config: of its peer detector.
-            detector: only what this one judges counts (``peers``, ``steps``); "" = whatever anybody does.
+            engine: a new engine, or one whose time is before the recording.
+            config: settings of its peer detector.
+            detector: count only what this detector judges (``peers`` or ``steps``); "" = what any detector judges.
         """
         self._engine, self._config, self._detector = engine, config, detector
         self._jobs: dict[JobKey, _Attempt] = {}
         engine.taps.append(self._take)
 
     def _take(self, turn: SliceBundle) -> None:
+        """Pass a slice bundle to its job's attempt; called by the engine after each bundle."""
         attempt = self._jobs.get(turn.job)
         if attempt is None:
             pipeline = self._engine.pipeline(turn.job)
@@ -55,14 +60,14 @@ class Coverage:
         attempt.take(turn)
 
     def reason(self, recording: Recording) -> Reason | None:
-        """Why nothing of the recording was judged, where no verdict came of it; None: something was.
+        """Return why nothing in the recording was judged, None if something was.
 
-        Judged is: machines were compared by a metric, after the windows that only teach; or the job's pace by a step;
-        or what ranks wait for, by collectives or dumps (of a single detector: its own of these). Events that led to no
-        verdict say nothing of those who sent none.
+        Something was judged if machines were compared by a metric after the warm-up windows, or if the step time became
+        known. Without a selected detector, collectives and dumps that show what ranks wait for count too. Events
+        without a verdict do not count.
 
         Args:
-            recording: what the engine was fed with.
+            recording: the replayed recording.
         """
         if not recording.dumps and not any(map(len, _times(recording))):
             return Reason.NOTHING_RECORDED
@@ -77,7 +82,7 @@ class Coverage:
         return self._unsaid(recording)
 
     def _unsaid(self, recording: Recording) -> Reason:
-        """What no detector named, because it was never asked: nothing came of the rows."""
+        """Return the reason when no detector gave one, because none received usable rows."""
         first_ns, end_ns = judged_span_ns(recording.manifest)
         if not any(((times >= first_ns) & (times < end_ns)).any() for times in _times(recording)):
             return Reason.NOTHING_RECORDED
@@ -87,21 +92,21 @@ class Coverage:
 
 
 def _times(recording: Recording) -> list[NDArray[np.int64]]:
-    """The times of the rows of each input that is there."""
+    """Return the timestamps of the rows of each table in ``_INPUTS`` that exists."""
     tables = [(TABLES[name].time, recording.tables[name]) for name in _INPUTS if name in recording.tables]
     return [cast(NDArray[np.int64], np.asarray(columns[time])) for time, columns in tables]
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """What was judged of one attempt.
+    """What was judged in one attempt of a job.
 
     Attributes:
-        pipeline: its operators.
-        config: of the peer detector.
-        detector: whose judgements count, "" = anybody's.
-        window_count: metric slices in which enough machines had a number of the same metric.
-        has_judged: whether anything was; what follows is not looked at.
+        pipeline: the attempt's pipeline.
+        config: settings of the peer detector.
+        detector: count only this detector, "" = any.
+        window_count: metric slices in which enough machines had a value of one metric.
+        has_judged: whether anything was judged; later bundles are then ignored.
     """
 
     pipeline: JobPipeline
@@ -112,7 +117,7 @@ class _Attempt:
 
     @property
     def abstained(self) -> Counter[str]:
-        """Why detectors judged nothing, as often as they said so; windows that only taught were too few."""
+        """Reason -> how often detectors judged nothing for it; warm-up windows count as too short a span."""
         found = Counter[str]()
         if self.detector != STEPS:
             found += Counter(self.pipeline.peers.abstained) + Counter({Reason.SPAN_TOO_SHORT.value: self.window_count})
@@ -121,7 +126,7 @@ class _Attempt:
         return found
 
     def take(self, turn: SliceBundle) -> None:
-        """See what a turn held, after the operators took it."""
+        """Check whether a slice bundle, already processed by the operators, was judged."""
         if self.has_judged:
             return
         if self.detector != PEERS:
@@ -136,6 +141,7 @@ class _Attempt:
             self._take_metrics(data)
 
     def _take_metrics(self, data: MetricSlice) -> None:
+        """Count a metric slice with enough values; after the warm-up it counts as judged."""
         table = self.pipeline.peers.table
         means = join_blocks(slice_blocks(data, {**BUILTIN_TABLES, table.table_id: table}), table)
         if means is None or not self._is_comparable(means):
@@ -146,7 +152,7 @@ class _Attempt:
         self.has_judged |= self.window_count > taught
 
     def _is_comparable(self, means: MetricMeans) -> bool:
-        """Whether enough machines that carry ranks have a number of the same metric."""
+        """Return whether enough machines with ranks have a value of one metric."""
         spare = self.pipeline.graph.spare_hosts()
         carries = np.array([host not in spare for host in means.hosts], bool)
         known = [np.isfinite(means.host_values)[carries].sum(axis=0)]

@@ -1,11 +1,10 @@
-"""``flight_recorder/`` of a recording: dump files, one per rank, as answers that the operators understand.
+"""Read the Flight Recorder dumps in ``flight_recorder/`` of a recording, one file per rank, as probe answers.
 
-A file does not say when it was written. Its content does, as far as it can: not before the newest time
-in it; and the job's watchdog writes the dumps when the oldest unfinished operation has reached its own
-timeout. So all of them count as there at that moment, or when the attempt that they are of ends (the
-next one begins, the recording ends), whichever comes first. Dumps whose times lie outside of the
-recording (another clock) count as there at its end. A rank that has a dump in ``probes.parquet``,
-which knows the time, is not read from its file.
+A file does not say when it was written, so one time is derived for all. It is not before the newest time in their
+content. The job's watchdog writes dumps when the oldest unfinished operation reaches its timeout. The dumps count as
+written then, or at the end of their attempt or of the recording, if that is earlier. Dumps whose times lie outside the
+recording count as written at its end. For a rank with a dump in ``probes.parquet``, which has the time, the file is
+ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tocsin.schemas.records import NS_PER_SECOND, ProbeAnswer
 
 FOLDER = "flight_recorder"
 MAX_PAYLOAD_BYTES = 8_000_000
-"""A larger dump is cut down to what is judged: a record has at most 16 MB."""
+"""Size above which a dump is reduced to what is judged, because a record has at most 16 MB."""
 _KEPT_KEYS = ("version", "pg_config", "pg_status")
 _KEPT_GROUP_KEYS = frozenset({"name", "desc", "ranks"})
 _KEPT_ENTRY_KEYS = frozenset(
@@ -37,19 +36,18 @@ _KEPT_ENTRY_KEYS = frozenset(
     }
 )
 _MAX_WEIGHT = 2_000_000
-"""Values of which the copy of a large dump may be made (``tocsin.schemas.formats.plain_pickle.weigh``)."""
+"""Maximum number of values in the copy of a large dump (``tocsin.schemas.formats.plain_pickle.weigh``)."""
 _MS = NS_PER_SECOND // 1000
 
 
 def read_dumps(folder: Path) -> tuple[dict[int, bytes], tuple[str, ...]]:
-    """Read ``flight_recorder/`` of a recording's folder.
+    """Read the dumps in a recording's folder.
 
     Returns:
-        Rank -> the bytes of its file (also of one that is no whole dump: it speaks about its rank), and
-        what was passed over, a sentence each.
+        Rank -> bytes of its file, including files that are not complete dumps; and one sentence for each skipped file.
 
     Raises:
-        RecordingError: it is no folder, or cannot be read.
+        RecordingError: ``flight_recorder`` is not a folder, or cannot be read.
     """
     path = folder / FOLDER
     if not path.exists():
@@ -70,7 +68,7 @@ def read_dumps(folder: Path) -> tuple[dict[int, bytes], tuple[str, ...]]:
 
 
 def dump_answers(recording: Recording, places: Places) -> list[ProbeAnswer]:
-    """The dumps as records, all with one time."""
+    """Return the dumps as probe answers, all with the same time."""
     answered = _ranks_in_probes(recording)
     left = {rank: data for rank, data in sorted(recording.dumps.items()) if rank not in answered}
     parsed = [dump for data in left.values() if (dump := _parsed(data)) is not None]
@@ -85,6 +83,7 @@ def dump_answers(recording: Recording, places: Places) -> list[ProbeAnswer]:
 
 
 def _ranks_in_probes(recording: Recording) -> set[int]:
+    """Return the ranks that have a dump in ``probes.parquet``."""
     columns = recording.tables.get("probes")
     if columns is None:
         return set()
@@ -95,6 +94,7 @@ def _ranks_in_probes(recording: Recording) -> set[int]:
 
 
 def _parsed(data: bytes) -> FlightDump | None:
+    """Return the parsed dump, None if it is not valid."""
     try:
         return parse_dump(data)
     except SchemaError:
@@ -102,7 +102,7 @@ def _parsed(data: bytes) -> FlightDump | None:
 
 
 def _there_at_ns(dumps: Iterable[FlightDump], recording: Recording, places: Places) -> int:
-    """By when the dumps were written."""
+    """Return the time in ns by which the dumps were written."""
     manifest = recording.manifest
     last_ns = max(manifest.start_ns, manifest.end_ns - _MS)
     entries = [entry for dump in dumps for entry in dump.entries]
@@ -115,7 +115,7 @@ def _there_at_ns(dumps: Iterable[FlightDump], recording: Recording, places: Plac
 
 
 def _payload(data: bytes) -> bytes:
-    """The dump's own bytes; of one that is too large for a record, what is judged."""
+    """Return a dump's bytes; for a dump too large for a record, the parts that are judged."""
     dump = None if len(data) <= MAX_PAYLOAD_BYTES else _parsed(data)
     if dump is None:
         return data[:MAX_PAYLOAD_BYTES]
@@ -138,15 +138,16 @@ def _payload(data: bytes) -> bytes:
 
 
 def _with_keys(values: Mapping[str, object], keys: frozenset[str]) -> dict[str, object]:
+    """Return the entries with these keys only."""
     return {key: value for key, value in values.items() if key in keys}
 
 
 def _nothing(_: object) -> None:
-    """Of bytes, which JSON has not and no field of a dump holds."""
+    """Return None for bytes, which JSON cannot hold and no judged field contains."""
 
 
 def _half(entries: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Without the older half of the finished operations; of nothing but unfinished ones the older half stays."""
+    """Return the entries without the older half of the finished ones; if all are unfinished, only the older half."""
     done = [entry for entry in entries if entry.get("state") == "completed" or entry.get("retired")]
     if not done:
         return entries[: len(entries) // 2]

@@ -1,4 +1,4 @@
-"""Rows of ``host_metrics`` into the frames that agents would have cut."""
+"""Convert rows of ``host_metrics`` to the frames that agents would have sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MS = NS_PER_SECOND // 1000
 
 
 def metric_table_of(recording: Recording) -> MetricTable:
-    """The built-in table, or one that has the user's metrics behind the built-in ones."""
+    """Return the built-in metric table, extended by the recording's user-defined metrics if it has any."""
     if not recording.user_metrics:
         return BUILTIN_TABLE
     own = {
@@ -36,13 +36,13 @@ def metric_table_of(recording: Recording) -> MetricTable:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a table in the order (slice, host, gpu, tick).
+    """Rows of ``host_metrics`` in the order (slice, host, gpu, tick).
 
     Attributes:
-        order: row numbers of the table.
-        slice_index: which slice, shape (rows,), of the ordered rows (so are the others).
-        host: which host.
-        gpu: GPU index, -1: the host itself.
+        order: row numbers in the table.
+        slice_index: slice number of each ordered row, shape (rows,), as are the following.
+        host: host code.
+        gpu: GPU index, -1 = the host itself.
         tick_ns: nominal time of the sample.
     """
 
@@ -54,10 +54,10 @@ class _Rows:
 
 
 def frames_of(recording: Recording, places: Places) -> Iterator[Frame]:
-    """All frames, by event time. Rows without any sample give none: their host is silent.
+    """Yield all frames in order of event time; a host and slice without any sample gives no frame.
 
     Raises:
-        RecordingError: a row without a host.
+        RecordingError: a row has no host name.
     """
     columns = recording.tables["host_metrics"]
     hosts = cast(Text, columns["host"])
@@ -80,7 +80,7 @@ def frames_of(recording: Recording, places: Places) -> Iterator[Frame]:
 
 
 def _matrix(columns: Columns, metrics: tuple[Metric, ...]) -> NDArray[np.float32]:
-    """Shape (rows, metrics), NaN where a column is absent."""
+    """Return the values of these metrics, shape (rows, metrics), NaN where a column is missing."""
     count = len(cast(NDArray[Any], columns["ts_ns"]))
     matrix = np.full((count, len(metrics)), np.nan, np.float32)
     for index, metric in enumerate(metrics):
@@ -90,6 +90,7 @@ def _matrix(columns: Columns, metrics: tuple[Metric, ...]) -> NDArray[np.float32
 
 
 def _ordered(columns: Columns, hosts: Text, tick_ns: int) -> _Rows:
+    """Return the table's rows ordered by slice, host, GPU and tick."""
     ts_ns = cast(NDArray[np.int64], columns["ts_ns"])
     gpu = cast(NDArray[np.int8], columns["gpu"])
     nominal = _nominal_ns(ts_ns, hosts, tick_ns)
@@ -99,9 +100,9 @@ def _ordered(columns: Columns, hosts: Text, tick_ns: int) -> _Rows:
 
 
 def _nominal_ns(ts_ns: NDArray[np.int64], hosts: Text, tick_ns: int) -> NDArray[np.int64]:
-    """The tick that each sample was meant for: a host samples at its own moment, with some jitter.
+    """Return the nominal tick time of each sample: each host samples at its own phase within the tick, with jitter.
 
-    Without it a host whose moment is the slice's edge would lose a sample to the neighbour at each jitter.
+    Without this, a host that samples at the edge of a slice would lose samples to the neighbouring slice.
     """
     nominal = ts_ns.copy()
     by_host = np.argsort(hosts.codes, kind="stable")
@@ -115,7 +116,7 @@ def _nominal_ns(ts_ns: NDArray[np.int64], hosts: Text, tick_ns: int) -> NDArray[
 
 @dataclass(slots=True)
 class _Cutter:
-    """Makes one frame of the rows of one host and slice."""
+    """Builds the frame of one host and slice from its rows."""
 
     words: tuple[str, ...]
     matrices: dict[str, NDArray[np.float32]]
@@ -124,7 +125,7 @@ class _Cutter:
     places: Places
 
     def frame(self, rows: _Rows, begin: int, end: int) -> Frame | None:
-        """The frame of the ordered rows begin to end; None when none of them holds a sample."""
+        """Return the frame of the ordered rows [begin, end), None if they hold no sample."""
         length_ns = metric_slice_ns(self.tick_ns)
         start_ns = int(rows.slice_index[begin]) * length_ns
         phase_ns = int(rows.tick_ns[begin]) % self.tick_ns
@@ -164,7 +165,7 @@ class _Cutter:
         ticks: NDArray[np.int64],
         shape: tuple[int, int],
     ) -> NDArray[np.float32]:
-        """Shape (GPUs or 1, metrics, ticks)."""
+        """Return the values as a matrix of shape (GPUs or 1, metrics, ticks), NaN where there is no sample."""
         matrix = self.matrices[scope]
         filled = np.full((shape[0], matrix.shape[1], shape[1]), np.nan, "<f4")
         filled[who, :, ticks] = matrix[numbers]

@@ -1,4 +1,4 @@
-"""What a replay leaves out or has to guess: sentences for whoever wrote the recording."""
+"""Warnings about a recording for its author: what a replay leaves out or has to guess."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from tocsin.schemas.metrics import possible_range
 from tocsin.schemas.records import NS_PER_SECOND
 
 _SHARED_TICKS_RATIO = 0.01
+"""Fraction of rows that may share a tick with another row before it is reported."""
 _LEAST_EMPTY_NS, _NEVER_NS = 60 * NS_PER_SECOND, -1
 
 
 def notes_of(recording: Recording) -> tuple[str, ...]:
-    """What was passed over when it was read, rows out of time, samples that do not fit ``tick_seconds``."""
+    """Return all warnings about a recording: skipped files, rows outside its time, misfit samples, unknown names."""
     checks = (_out_of_time, _off_tick, _out_of_scope, _impossible, _without_samples, _without_duration, _unplaced)
     return (*recording.notes, *(note for check in checks for note in check(recording)))
 
 
 def _out_of_time(recording: Recording) -> Iterator[str]:
+    """Warn of rows outside the judged time span."""
     first_ns, end_ns = judged_span_ns(recording.manifest)
     for name, columns in recording.tables.items():
         time = TABLES[name].time if name in TABLES else ""
@@ -43,6 +45,7 @@ def _out_of_time(recording: Recording) -> Iterator[str]:
 
 
 def _off_tick(recording: Recording) -> Iterator[str]:
+    """Warn of samples that do not fit ``tick_seconds``."""
     columns = recording.tables.get("host_metrics")
     if columns is None:
         return
@@ -67,7 +70,7 @@ def _off_tick(recording: Recording) -> Iterator[str]:
 
 
 def _out_of_scope(recording: Recording) -> Iterator[str]:
-    """Values of a GPU's metric in the host's rows, or the other way round: nobody reads them."""
+    """Warn of GPU metrics in host rows, or host metrics in GPU rows, which are not read."""
     columns = recording.tables.get("host_metrics")
     if columns is None:
         return
@@ -83,7 +86,7 @@ def _out_of_scope(recording: Recording) -> Iterator[str]:
 
 
 def _impossible(recording: Recording) -> Iterator[str]:
-    """Samples that cannot be: error numbers of drivers, counters that wrapped, percents where ratios are asked for."""
+    """Warn of impossible values: driver error codes, wrapped counters, percents instead of ratios."""
     columns = recording.tables.get("host_metrics")
     if columns is None:
         return
@@ -100,7 +103,7 @@ def _impossible(recording: Recording) -> Iterator[str]:
 
 
 def _without_samples(recording: Recording) -> Iterator[str]:
-    """Hosts whose rows hold no number, or none any more: nothing is judged of them by metrics."""
+    """Warn of hosts whose rows have no value, or none any more, so that metrics cannot judge them."""
     columns = recording.tables.get("host_metrics")
     if columns is None:
         return
@@ -121,6 +124,7 @@ def _without_samples(recording: Recording) -> Iterator[str]:
 
 
 def _without_duration(recording: Recording) -> Iterator[str]:
+    """Warn of steps without a duration."""
     columns = recording.tables.get("steps")
     if columns is None:
         return
@@ -130,7 +134,7 @@ def _without_duration(recording: Recording) -> Iterator[str]:
 
 
 def _unplaced(recording: Recording) -> Iterator[str]:
-    """Names that the topology does not know: short names beside full ones, ranks that count from 1."""
+    """Warn of hosts and ranks that the topology does not contain, such as short host names or ranks that start at 1."""
     topology = recording.tables.get("topology")
     if topology is None:
         return
@@ -148,5 +152,6 @@ def _unplaced(recording: Recording) -> Iterator[str]:
 
 
 def _some(names: list[Any]) -> str:
+    """Return the first three names, the total count, and the fitting form of "to be"."""
     shown = ", ".join(map(str, names[:3]))
     return f"{shown} (of {len(names)}) are" if len(names) > 3 else f"{shown} {'is' if len(names) == 1 else 'are'}"

@@ -1,4 +1,4 @@
-"""Which span of a recording is judged: a replay and every detector set of a backtest read the same records."""
+"""Define which time span of a recording is judged, so that replays and backtests read the same records."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tocsin.schemas.records import NS_PER_SECOND, JobRecord
 
 _Record = TypeVar("_Record", bound=JobRecord)
 BEFORE_START_NS = 60 * NS_PER_SECOND
-"""What lies longer before the recording is left out: one such time would make hours of empty slices."""
+"""Records earlier than this before the start are left out; a single one would create hours of empty slices."""
 
 
 def has_no_length(manifest: Manifest) -> bool:
-    """Whether a recording ends where it begins: nothing of it is judged."""
+    """Return whether a recording ends at its start, so that nothing of it is judged."""
     return manifest.end_ns <= manifest.start_ns
 
 
 def judged_span_ns(manifest: Manifest) -> tuple[int, int]:
-    """Event times that count, first and end: up to a minute before the start, and all of the last second.
+    """Return the judged span [first, end) in event time: from a minute before the start to the end of the last second.
 
-    A recording of no length has an empty span.
+    It is empty for a recording of no length.
     """
     if has_no_length(manifest):
         return manifest.start_ns, manifest.start_ns
@@ -29,11 +29,11 @@ def judged_span_ns(manifest: Manifest) -> tuple[int, int]:
 
 
 def in_span(records: Iterable[_Record], manifest: Manifest) -> Iterator[_Record]:
-    """The records that count. Their time says whether their slice ends within the recording.
+    """Yield the records within the judged span.
 
     Args:
-        records: by event time; what follows the span is not read.
-        manifest: of their recording.
+        records: records in order of event time; reading stops at the end of the span.
+        manifest: manifest of their recording.
     """
     first_ns, end_ns = judged_span_ns(manifest)
     for record in records:

@@ -1,6 +1,6 @@
-"""How much of a recording is read: a folder from outsiders must not take the machine.
+"""Limits on the size of recordings, because a folder from an untrusted source must not exhaust the machine.
 
-The sizes are known before anything is read: parquet states rows and bytes in its footer, JSON files have a size.
+Sizes are known before reading: Parquet footers state rows and bytes, JSON files have a file size.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ _GIGABYTE = 1 << 30
 _CODE_BYTES = 4
 _WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "binary": _CODE_BYTES}
 MAX_JSON_BYTES = 16_000_000
-"""Of one JSON file: the largest record on the wire has as many bytes."""
+"""Maximum size of one JSON file, equal to that of the largest record on the wire."""
 MAX_COLUMNS = 4096
-"""Of one parquet file, unknown columns included: the format has at most thirty, and metrics.json 1,000."""
+"""Maximum number of columns in a Parquet file, unknown ones included.
+
+The format has at most thirty, metrics.json 1,000.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits of one recording.
+    """Limits on one recording.
 
     Attributes:
         row_count: rows of all tables together; the default is 10,000 machines with 8 GPUs for nine minutes.
-        memory_bytes: memory for all tables together, as their footers state it.
-        days: from ``start_ns`` to ``end_ns``: each second of it is judged, whether records lie in it or not.
-        metric_count: metrics of the user's own.
-        attempt_count: attempts of the job: each has operators of its own.
+        memory_bytes: memory of all tables together, by their footers.
+        days: length from ``start_ns`` to ``end_ns``; each second costs time, even without records.
+        metric_count: user-defined metrics.
+        attempt_count: attempts of the job; each has its own operators.
     """
 
     row_count: float = 50_000_000
@@ -52,14 +55,14 @@ _NAMES = {
     "metrics": ("metric_count", 1),
     "attempts": ("attempt_count", 1),
 }
-"""As ``--max`` names them -> field, and what one of it is there."""
+"""Name in ``--max`` -> (field of ``ReadLimits``, factor to the field's unit)."""
 
 
 def limits_of(settings: Iterable[str]) -> ReadLimits:
-    """Read ``NAME=NUMBER`` settings, as ``--max`` takes them; what is not named keeps its default.
+    """Parse ``NAME=NUMBER`` settings of ``--max``; limits that are not named keep their defaults.
 
     Raises:
-        ConfigError: an unknown name, or no positive number.
+        ConfigError: a name is unknown, or a number is not positive.
     """
     given: dict[str, float] = {}
     for text in settings:
@@ -76,17 +79,17 @@ def limits_of(settings: Iterable[str]) -> ReadLimits:
 
 
 def check_limit(limits: ReadLimits, name: str, value: float, where: tuple[str, str], what: str) -> None:
-    """Refuse what is above a limit.
+    """Raise an error if a value is above a limit.
 
     Args:
         limits: the limits.
-        name: which of them, as ``--max`` calls it.
-        value: what the file states, in the same unit.
-        where: the file's name, and the field or column ("" = all of it).
-        what: the value and its unit, for the error.
+        name: name of the limit in ``--max``.
+        value: the value, in the unit of ``--max``.
+        where: the file's name, and the field or column ("" = the whole file).
+        what: the value with its unit, for the error.
 
     Raises:
-        RecordingError: it is above the limit; says how to raise it.
+        RecordingError: the value is above the limit; the message says how to raise it.
     """
     field, unit = _NAMES[name]
     most: float = getattr(limits, field) / unit
@@ -96,15 +99,15 @@ def check_limit(limits: ReadLimits, name: str, value: float, where: tuple[str, s
 
 
 def check_sizes(tables: Iterable[tuple[Path, TableSpec]], limits: ReadLimits, metric_count: int) -> None:
-    """Look at the footers of all tables before one of them is read.
+    """Check the sizes in the footers of all tables before any table is read.
 
     Args:
-        tables: files that exist, with what they are to hold.
+        tables: existing files with their specifications.
         limits: the limits.
-        metric_count: declared metrics of the user's own: each is a column of ``host_metrics`` in memory, there or not.
+        metric_count: number of user-defined metrics; each takes a column of ``host_metrics`` in memory.
 
     Raises:
-        RecordingError: a footer that cannot be read, or rows or bytes above a limit.
+        RecordingError: a footer cannot be read, or rows or bytes exceed a limit.
     """
     rows, size_bytes = 0, 0
     for path, spec in tables:
@@ -117,7 +120,7 @@ def check_sizes(tables: Iterable[tuple[Path, TableSpec]], limits: ReadLimits, me
 
 
 def _stated(path: Path, spec: TableSpec, metric_count: int) -> tuple[int, int]:
-    """Return rows, and bytes that they take in memory; texts are kept once and referred to."""
+    """Return a table's number of rows and its size in memory in bytes, where each distinct text counts once."""
     try:
         footer = pq.read_metadata(path)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
@@ -140,16 +143,16 @@ def _stated(path: Path, spec: TableSpec, metric_count: int) -> tuple[int, int]:
 
 
 def unreadable(path: Path, error: BaseException) -> RecordingError:
-    """Return the error of a file that Arrow cannot read."""
+    """Return the error for a file that Arrow cannot read."""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return RecordingError(path.name, f"cannot be read as parquet: {first}")
 
 
 def check_json_size(path: Path) -> None:
-    """Refuse a JSON file that is larger than any of a recording.
+    """Check the size of a JSON file.
 
     Raises:
-        RecordingError: above ``MAX_JSON_BYTES``, or its size cannot be read.
+        RecordingError: it exceeds ``MAX_JSON_BYTES``, or cannot be determined.
     """
     try:
         size_bytes = path.stat().st_size
@@ -160,10 +163,10 @@ def check_json_size(path: Path) -> None:
 
 
 def check_attempts(tables: Mapping[str, Mapping[str, object]], limits: ReadLimits) -> None:
-    """Refuse a recording of too many attempts.
+    """Check the number of attempts in each table.
 
     Raises:
-        RecordingError: more than the limit in one table.
+        RecordingError: a table has more attempts than the limit.
     """
     for name, columns in tables.items():
         attempts = columns.get("attempt")

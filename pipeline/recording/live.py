@@ -1,4 +1,4 @@
-"""``record`` and ``record_stop`` of the control socket: the recordings that a running engine makes."""
+"""Recordings that a running engine makes: the commands ``record`` and ``record_stop`` of the control socket."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TOLD_EVERY_SECONDS = 0.25
 
 @dataclass(slots=True)
 class _Running:
-    """A recording that is being made.
+    """A recording in progress.
 
     Attributes:
-        recorder: makes it.
-        done: its files are complete, or never will be.
+        recorder: writes the recording.
+        done: set when its files are complete, or will never be.
     """
 
     recorder: JobRecorder
@@ -31,22 +31,22 @@ class _Running:
 
 
 class RecordingManager:
-    """Begins and ends recordings. Thread-safe: the control socket calls it from many threads."""
+    """Starts and stops recordings of one engine; thread-safe."""
 
     def __init__(self, engine: EmbeddedEngine) -> None:
-        """Serve one engine."""
+        """Record jobs of this engine."""
         self._engine = engine
         self._running: dict[str, _Running] = {}
         self._lock = threading.Lock()
 
     def record(self, request: Message) -> Message | Iterator[Message]:
-        """Begin to record a job into a folder: ``{"folder", "job_id", "follow"}`` (job_id "" = the first to speak).
+        """Start recording a job: ``{"folder", "job_id", "follow"}``, where job_id "" means the first job with records.
 
-        With ``follow`` the answer is a stream of how far it is; the recording ends with the stream, so that
-        one whose client is killed does not go on for ever.
+        With ``follow`` the answer is a stream of progress messages. The recording ends with the stream, so that it does
+        not continue after its client is killed.
 
         Raises:
-            EngineRefusedError: a wrong request, a folder in use, or several jobs and none named.
+            EngineRefusedError: the request is invalid, the folder is in use, or several jobs run and none is named.
             RecordingError: the folder cannot be used.
         """
         folder, job_id = request.get("folder"), request.get("job_id", "")
@@ -68,6 +68,7 @@ class RecordingManager:
         return {"folder": folder, "job_id": recorder.job_id}
 
     def _follow(self, folder: str, running: _Running) -> Iterator[Message]:
+        """Yield progress messages until the recording is done; stop the recording if the client leaves."""
         try:
             yield _told(running.recorder)
             while not running.done.wait(_TOLD_EVERY_SECONDS):
@@ -78,11 +79,11 @@ class RecordingManager:
                 self._end_quietly(folder)
 
     def record_stop(self, request: Message) -> Message:
-        """End a recording: its files are complete when this answers.
+        """Stop the recording in ``{"folder"}``; its files are complete when this returns.
 
         Raises:
-            EngineRefusedError: there is none in this folder.
-            RecordingError: it broke off, or cannot be finished.
+            EngineRefusedError: nothing is being recorded into this folder.
+            RecordingError: the recording failed earlier, or cannot be completed.
         """
         running = self._running.pop(str(request.get("folder")), None)
         if running is None:
@@ -95,11 +96,12 @@ class RecordingManager:
         return _told(running.recorder)
 
     def close(self) -> None:
-        """End all recordings."""
+        """Stop all recordings."""
         for folder in list(self._running):
             self._end_quietly(folder)
 
     def _end_quietly(self, folder: str) -> None:
+        """Stop a recording; errors are only logged."""
         try:
             self.record_stop({"folder": folder})
         except EngineRefusedError:  # somebody else ended it in this moment
@@ -109,6 +111,7 @@ class RecordingManager:
 
 
 def _told(recorder: JobRecorder) -> Message:
+    """Return a recorder's progress as a message."""
     return {
         "folder": str(recorder.folder),
         "job_id": recorder.job_id,

@@ -1,4 +1,4 @@
-"""The JSON files of a recording: ``manifest.json``, ``metrics.json``, ``truth.json``."""
+"""Read and write the JSON files of a recording: ``manifest.json``, ``metrics.json``, ``truth.json``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLOAT_MAX = sys.float_info.max
 
 
 def no_folder(path: Path) -> str:
-    """Why a path is no folder of a recording, for an error: it is a file, or it is not there."""
+    """Return why a path is not a recording's folder, for an error: it is a file, or it does not exist."""
     return "is a file: a recording is a folder with a manifest.json" if path.exists() else "no such folder"
 
 
@@ -29,10 +29,10 @@ def read_manifest(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Manifest
 
     Args:
         folder: the recording.
-        limits: how long a recording may be.
+        limits: limits on its length.
 
     Raises:
-        RecordingError: the folder or the file is missing, or a field has a wrong value.
+        RecordingError: the folder or file is missing, or a field is invalid.
     """
     name = "manifest.json"
     if not folder.is_dir():
@@ -65,7 +65,7 @@ def read_manifest(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Manifest
 
 
 def manifest_object(manifest: Manifest) -> dict[str, Any]:
-    """The object of ``manifest.json``."""
+    """Return the content of ``manifest.json`` for a manifest."""
     found: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "job_id": manifest.job_id,
@@ -81,14 +81,14 @@ def manifest_object(manifest: Manifest) -> dict[str, Any]:
 
 
 def read_user_metrics(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, dict[str, Any]]:
-    """Read ``metrics.json``, {} where there is none.
+    """Read ``metrics.json``: metric name -> declaration; {} if the file is missing.
 
     Args:
         folder: the recording.
-        limits: how many metrics may be declared.
+        limits: limits on the number of metrics.
 
     Raises:
-        RecordingError: a declaration is wrong.
+        RecordingError: a declaration is invalid.
     """
     path = folder / "metrics.json"
     if not is_there(path):
@@ -107,6 +107,7 @@ def read_user_metrics(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> dict
 
 
 def _user_metric(file: str, metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked declaration of one user-defined metric."""
     choices = {"bad": ("high", "low", "both"), "scope": ("host", "gpu")}
     read: dict[str, Any] = {"unit": values.get("unit", "")}
     if not isinstance(read["unit"], str):
@@ -125,10 +126,10 @@ def _user_metric(file: str, metric: str, values: Mapping[str, Any]) -> dict[str,
 
 
 def read_truth(folder: Path) -> dict[str, Any] | None:
-    """Read ``truth.json``, None where there is none.
+    """Read ``truth.json``, None if it is missing.
 
     Raises:
-        RecordingError: it is not as the format says.
+        RecordingError: it does not match the format.
     """
     path = folder / "truth.json"
     if not is_there(path):
@@ -143,6 +144,7 @@ def read_truth(folder: Path) -> dict[str, Any] | None:
 
 
 def _check_fault(file: str, row: int, fault: object) -> None:
+    """Check one fault of ``truth.json``."""
     if not isinstance(fault, dict):
         raise RecordingError(file, f"{fault!r}: must be an object", column="faults", row=row)
     for key in ("onset_ns", "end_ns"):
@@ -155,10 +157,10 @@ def _check_fault(file: str, row: int, fault: object) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file of a recording exists.
+    """Return whether a file of a recording exists.
 
     Raises:
-        RecordingError: something else has its name (a folder of parts, a link to nothing).
+        RecordingError: something other than a file has its name (a folder, a broken link).
     """
     if path.is_file():
         return True
@@ -169,6 +171,7 @@ def is_there(path: Path) -> bool:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must hold an object."""
     check_json_size(path)
     try:
         value = json.loads(path.read_text("utf-8"))
@@ -180,6 +183,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _integer(file: str, values: Mapping[str, Any], key: str, low: int) -> int:
+    """Return a required integer field, from ``low`` on."""
     if key not in values:
         raise RecordingError(file, "the required field is missing", column=key)
     value = values[key]
@@ -189,6 +193,7 @@ def _integer(file: str, values: Mapping[str, Any], key: str, low: int) -> int:
 
 
 def _name(file: str, field: str, value: object) -> str:
+    """Return a field that must be a valid name."""
     try:
         return check_name(value, field)
     except FieldError as error:
@@ -196,4 +201,5 @@ def _name(file: str, field: str, value: object) -> str:
 
 
 def _is_number(value: object) -> bool:
+    """Return whether a value is a finite number, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -_FLOAT_MAX <= value <= _FLOAT_MAX

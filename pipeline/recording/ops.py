@@ -1,7 +1,7 @@
-"""``ops.parquet``: traced operations, in the columns of the public what-if traces.
+"""Read ``ops.parquet``: traced operations, in the columns of the public what-if traces.
 
-Not a part of ``read_recording``: no operator that runs live has such rows (a trace is asked for, not streamed).
-Backtests and training read it beside the rest (``read_with_ops``).
+``read_recording`` does not read it, because no live operator receives such rows: traces are requested, not streamed.
+Backtests and training read it together with the rest (``read_with_ops``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tocsin.pipeline.recording.tables import Columns, ColumnSpec, Recording, Tab
 from tocsin.schemas.errors import RecordingError
 
 StepClock = Callable[[int], int]
-"""When a step ended, ns."""
+"""Function from a step number to the time at which the step ended, in ns."""
 
 OPS = TableSpec(
     "ops",
@@ -40,18 +40,21 @@ OPS = TableSpec(
         ColumnSpec("gmc", "int32", required=False, nullable=True),
     ),
 )
-"""No time column: ``start_ts`` is seconds in the step, on a clock of its own."""
+"""Specification of ``ops.parquet``.
+
+It has no time column, as ``start_ts`` is seconds within the step on its own clock.
+"""
 TABLE: Final = OPS.name
-"""Where ``read_with_ops`` puts the operations among a recording's tables."""
+"""Name of the operations' table in a recording read by ``read_with_ops``."""
 
 
 class OpsWindow(NamedTuple):
-    """The operations of one stage's ranks in some steps.
+    """Operations of the ranks of one pipeline stage in consecutive steps.
 
     Attributes:
-        stage: of the pipeline.
-        first_step: number of the window's first step.
-        last_step: of its last one.
+        stage: pipeline stage.
+        first_step: number of the first step.
+        last_step: number of the last step.
         rows: the operations.
     """
 
@@ -62,11 +65,11 @@ class OpsWindow(NamedTuple):
 
 
 def read_with_ops(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Recording:
-    """Read a recording, with its operations as the table ``ops`` where it has some.
+    """Read a recording, with its operations as the table ``ops`` if it has any.
 
     Args:
         folder: the recording.
-        limits: how much is read, of the operations and of the rest.
+        limits: limits on the operations and on the rest.
 
     Raises:
         RecordingError: as ``read_recording`` and ``read_ops``.
@@ -79,10 +82,10 @@ def read_with_ops(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Recordin
 
 
 def read_ops(path: Path) -> Columns:
-    """Read the file.
+    """Read ``ops.parquet`` and check it.
 
     Raises:
-        RecordingError: it is not as the format says; names file, column and row.
+        RecordingError: it does not match the format; names file, column and row.
     """
     columns = read_table(path, OPS)
     duration = _numbers(columns, "duration")
@@ -94,16 +97,16 @@ def read_ops(path: Path) -> Columns:
 
 
 def vocabulary_of(columns: Columns) -> Vocabulary:
-    """The operation types that a trace holds, in alphabetical order."""
+    """Return the operation types of a trace in alphabetical order."""
     optype = columns["optype"]
     assert isinstance(optype, Text)  # noqa: S101  # by its specification
     return Vocabulary(tuple(sorted({optype.words[code] for code in np.unique(optype.codes).tolist()})))
 
 
 def step_windows(columns: Columns, vocabulary: Vocabulary, step_count: int) -> Iterator[OpsWindow]:
-    """A trace in windows of so many of its steps, window by window, stage by stage.
+    """Yield a trace in windows of ``step_count`` steps, for each window stage by stage.
 
-    A last window that is shorter than the others is left out.
+    An incomplete last window is left out.
     """
     optype = columns["optype"]
     assert isinstance(optype, Text)  # noqa: S101  # by its specification
@@ -122,19 +125,19 @@ def step_windows(columns: Columns, vocabulary: Vocabulary, step_count: int) -> I
 
 
 def ranks_of(columns: Columns) -> dict[int, int]:
-    """The ranks of a trace, ascending -> their stage."""
+    """Return rank -> stage for the ranks of a trace, ascending."""
     ranks, first = np.unique(_numbers(columns, "rank"), return_index=True)
     return dict(zip(ranks.tolist(), _numbers(columns, "stage")[first].tolist(), strict=True))
 
 
 def step_clock(recording: Recording) -> StepClock:
-    """When the steps of a recording's trace ended; the trace itself does not say.
+    """Return a function from step number to the time at which the step ended.
 
-    As ``steps.parquet`` tells, where it holds the trace's first and last step. Else the trace is taken to
-    cover the recording from begin to end, in steps of one length: a guess.
+    The times come from ``steps.parquet`` if it holds the trace's first and last step. Otherwise the steps are assumed
+    to divide the recording evenly, which is a guess.
 
     Args:
-        recording: of ``read_with_ops``, with operations.
+        recording: a recording with operations, from ``read_with_ops``.
     """
     numbers, manifest = _numbers(recording.tables[TABLE], "step").astype(np.int64), recording.manifest
     first, last = int(numbers.min()), int(numbers.max())
@@ -149,6 +152,7 @@ def step_clock(recording: Recording) -> StepClock:
 
 
 def _numbers(columns: Columns, name: str) -> npt.NDArray[np.generic]:
+    """Return a column of numbers."""
     column = columns[name]
     assert isinstance(column, np.ndarray)  # noqa: S101  # by its specification
     return column

@@ -1,4 +1,4 @@
-"""Where ranks run and in which groups they are, as a recording states it."""
+"""The hosts, groups and attempts of a recording's ranks over time."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tocsin.schemas.records import NS_PER_SECOND, CommGroup, Groups, JobKey, Ran
 _INTS = ("gpu", "dp", "pp", "tp")
 _TEXTS = ("gpu_uuid", "leaf", "minipod")
 _UNTOLD = {"from_ns": -1, "attempt": -1}
+"""Default values of a topology or group row that does not state its time or attempt."""
 
 
 class Places:
@@ -28,7 +29,7 @@ class Places:
         """Read topology and groups.
 
         Raises:
-            RecordingError: a rank below 0, a host without a name.
+            RecordingError: a rank is negative, a host has no name, or a rank is in two places at once.
         """
         manifest = recording.manifest
         self._cluster, self._job_id = manifest.cluster, manifest.job_id
@@ -46,7 +47,7 @@ class Places:
         self._uuid_of = _uuids(self._topology)
 
     def _read_attempts(self, recording: Recording, announced: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-        """Attempt -> when it begins, as far as a table tells; the manifest's own runs from the start."""
+        """Return attempt -> its start in ns, as far as tables tell; the manifest's own attempt starts at 0."""
         first: dict[int, int] = {self._attempt: 0}
         for row in announced:
             if row["attempt"] >= 0 and row["from_ns"] >= 0:
@@ -69,19 +70,19 @@ class Places:
         return first
 
     def job_at(self, ts_ns: int, attempt: int | None = None) -> JobKey:
-        """The job, in the attempt named or the one that ran then."""
+        """Return the job key for a time: with the given attempt, or with the one that ran then."""
         if attempt is None or attempt < 0:
             index = bisect_right(self._attempts, (ts_ns, 1 << 62)) - 1
             attempt = self._attempts[max(0, index)][1]
         return JobKey(self._cluster, self._job_id, attempt)
 
     def attempt_end_ns(self, ts_ns: int, last_ns: int) -> int:
-        """When the attempt that ran at a time ends: the next one's begin, else ``last_ns``."""
+        """Return the end of the attempt that ran at a time: the start of the next one, or ``last_ns``."""
         index = bisect_right(self._attempts, (ts_ns, 1 << 62))
         return self._attempts[index][0] if index < len(self._attempts) else last_ns
 
     def host_of(self, rank: int, ts_ns: int | None = None) -> str:
-        """The host of a rank at a time (None: its first); one of its own where no topology names it."""
+        """Return the host of a rank at a time (None: its first host); without a topology, a host name of its own."""
         moves = self._moves.get(rank)
         if moves is None:
             return lone_host(rank)
@@ -89,7 +90,7 @@ class Places:
         return moves[max(0, index)][1]
 
     def hosts_of(self, ranks: NDArray[Any], ts_ns: NDArray[Any]) -> tuple[list[str], NDArray[np.intp]]:
-        """Host names, and for each row which of them its rank runs on."""
+        """Return the sorted host names, and for each row the index of the host that its rank ran on."""
         changes = np.array(sorted({from_ns for moves in self._moves.values() for from_ns, _ in moves[1:]}), np.int64)
         epochs = np.searchsorted(changes, ts_ns, "right")
         first_ns = [self._start_ns - 1, *changes.tolist()]
@@ -101,18 +102,18 @@ class Places:
         return hosts, np.array([index[name] for name in names], np.intp)[inverse]
 
     def gpu_uuid(self, host: str, gpu: int) -> str:
-        """The key of a GPU, made of host and index where the topology does not tell."""
+        """Return the UUID of a GPU; if the topology has none, a key made of host and index."""
         return str(self._uuid_of.get((host, gpu)) or f"{host}/gpu{gpu}")
 
     def first_host(self, recording: Recording) -> str:
-        """Any host of the job: who announces what is nobody's in particular."""
+        """Return some host of the job, for announcements that belong to no host in particular."""
         if self._topology:
             return str(self._topology[0]["host"])
         hosts = recording.tables.get("host_metrics", {}).get("host")
         return hosts[0] if isinstance(hosts, Text) and len(hosts) else lone_host(0)
 
     def topologies(self) -> list[Topology]:
-        """One announcement per host and time."""
+        """Return one topology record per host, time and attempt."""
         ranks = {row["rank"] for row in self._topology}
         by_place: dict[tuple[int, str, int], list[RankPlace]] = {}
         for row in self._topology:
@@ -131,7 +132,7 @@ class Places:
         ]
 
     def groups(self) -> list[Groups]:
-        """One announcement per host and time: the groups that its ranks belong to."""
+        """Return one groups record per host, time and attempt, with the groups of the host's ranks."""
         members: dict[tuple[int, int, str, str], tuple[str, dict[int, None]]] = {}
         for row in self._groups:
             key = (row["from_ns"], row["attempt"], row["comm_id"], row.get("host", ""))
@@ -149,21 +150,22 @@ class Places:
 
 
 def _uuids(topology: list[dict[str, Any]]) -> dict[tuple[str, int], str]:
-    """(host, GPU index) -> UUID, where it is the key of this GPU and of no other on the host."""
+    """Return (host, GPU index) -> UUID, leaving out UUIDs that several GPUs of a host share."""
     named = {(row["host"], row["gpu"]): row["gpu_uuid"] for row in topology if row["gpu_uuid"]}
     owners = Counter((host, uuid) for (host, _), uuid in named.items())
     return {key: uuid for key, uuid in named.items() if owners[key[0], uuid] == 1}
 
 
 def _kind(word: str) -> GroupKind:
+    """Return the group kind of a word, ``OTHER`` if it is unknown."""
     return GroupKind(word) if word in set(GroupKind) else GroupKind.OTHER
 
 
 def _rows(recording: Recording, table: str) -> list[dict[str, Any]]:
-    """Rows of topology or groups as dicts; from_ns and attempt -1 where they are not told.
+    """Return the rows of ``topology`` or ``groups`` as dicts; from_ns and attempt are -1 where they are not stated.
 
     Raises:
-        RecordingError: a rank below 0, a host without a name, a rank in two places.
+        RecordingError: a rank is negative, a host has no name, or a rank is in two places at once.
     """
     columns = recording.tables.get(table)
     if columns is None:
@@ -185,7 +187,7 @@ def _rows(recording: Recording, table: str) -> list[dict[str, Any]]:
 
 
 def _check_places(rows: list[dict[str, Any]]) -> None:
-    """A rank has one host at a time."""
+    """Raise ``RecordingError`` if a rank is on two hosts at the same time."""
     known: dict[tuple[int, int, int], str] = {}
     for index, row in enumerate(rows):
         host = known.setdefault((row["attempt"], row["from_ns"], row["rank"]), row["host"])
@@ -199,13 +201,15 @@ def _check_places(rows: list[dict[str, Any]]) -> None:
 def _announced(
     rows: list[dict[str, Any]], manifest: Manifest, begins: Mapping[int, int], names: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Rows with from_ns and attempt filled in, by time; of what lies before the start the newest.
+    """Return rows with from_ns and attempt filled in, sorted by time.
+
+    Of rows before the start only the newest are kept.
 
     Args:
-        rows: as ``_rows`` gives them.
-        manifest: when the recording begins, and with which attempt.
-        begins: when each attempt begins.
-        names: columns that tell what a row speaks about: a later row replaces the earlier ones.
+        rows: rows from ``_rows``.
+        manifest: start and attempt of the recording.
+        begins: attempt -> its start.
+        names: columns that identify a row's subject; a later row of the same subject replaces earlier ones.
     """
     told = []
     for row in rows:
@@ -222,10 +226,12 @@ def _announced(
 
 
 def _subject(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the key of what a row describes: its attempt and these columns."""
     return (row["attempt"], *(row.get(name, "") for name in names))
 
 
 def _to_list(column: object) -> list[Any]:
+    """Return a column's values as a list."""
     if isinstance(column, Text):
         return column.to_list()
     return cast(list[Any], cast(NDArray[Any], column).tolist())

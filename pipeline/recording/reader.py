@@ -1,4 +1,4 @@
-"""Read a recording folder; say exactly what is wrong with one that cannot be read."""
+"""Read a recording's folder; errors name the file, column and row that are wrong."""
 
 from __future__ import annotations
 
@@ -39,26 +39,25 @@ EXTRA_COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
         ColumnSpec("pid", "int64", required=False, nullable=True),
     ),
 }
-"""Columns that only our own recorder writes, so that a replay cuts the slices that the live engine cut."""
+"""Columns that only tocsin's own recorder writes, so that a replay cuts the same slices as the live engine."""
 
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _LONG_TEXTS = ("payload", "status")
 MAX_PAYLOAD_BYTES = 1 << 30
-"""Of one column of payloads, each row counted: every one is parsed."""
+"""Maximum total size of one payload column, each row counted, because every payload is parsed."""
 _LIMITS = {kind: np.iinfo(kind) for kind in ("int8", "int16", "int32", "int64")}
 
 
 def read_recording(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Recording:
-    """Read everything that a recording folder holds.
+    """Read all files of a recording's folder.
 
     Args:
         folder: the recording.
-        limits: how much is read; what states more is refused before it is read.
+        limits: limits on its size, checked before anything is read.
 
     Raises:
-        RecordingError: no such folder, no readable manifest, a file that is no parquet, a missing
-            column, a wrong type, a value that may not be, a time that goes backwards. Names file,
-            column and row.
+        RecordingError: the folder or manifest is missing, a file is not valid Parquet, or a column, type, value or time
+            order is wrong. Names file, column and row.
     """
     manifest = read_manifest(folder, limits)
     user_metrics = read_user_metrics(folder, limits)
@@ -74,7 +73,7 @@ def read_recording(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Recordi
 
 
 def _undeclared(folder: Path, user_metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Metrics that are declared and not there, or there and not declared: a name with a slip of the pen."""
+    """Warn of metrics that are declared but missing, or present but not declared, which may be misspelt."""
     path = folder / "host_metrics.parquet"
     if not is_there(path):
         if user_metrics:
@@ -89,6 +88,7 @@ def _undeclared(folder: Path, user_metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _names(names: Iterable[str]) -> str:
+    """Join names with commas, sorted."""
     return ", ".join(sorted(names))
 
 
@@ -101,10 +101,11 @@ AGENT_STATUS = TableSpec(
     ),
     time="ts_ns",
 )
-"""Heartbeats of the agents, JSON: only our own recorder writes it."""
+"""Specification of the agents' heartbeats as JSON, written only by tocsin's own recorder."""
 
 
 def _widened(spec: TableSpec, user_metrics: Mapping[str, Any]) -> TableSpec:
+    """Return a table's specification with the recorder's extra columns and the user-defined metrics."""
     extra = list(EXTRA_COLUMNS.get(spec.name, ()))
     if spec.name == "host_metrics":
         extra = [ColumnSpec(name, "float32", required=False, nullable=True) for name in user_metrics]
@@ -112,10 +113,10 @@ def _widened(spec: TableSpec, user_metrics: Mapping[str, Any]) -> TableSpec:
 
 
 def read_table(path: Path, spec: TableSpec) -> Columns:
-    """Read one parquet file and hold it to its specification.
+    """Read one Parquet file and check it against its specification.
 
     Raises:
-        RecordingError: names file, column and row.
+        RecordingError: the file does not match; names file, column and row.
     """
     table = _read_parquet(path, spec)
     columns: dict[str, Column] = {}
@@ -132,6 +133,7 @@ def read_table(path: Path, spec: TableSpec) -> Columns:
 
 
 def _read_parquet(path: Path, spec: TableSpec) -> pa.Table:
+    """Read the known columns of a Parquet file, with repeated texts stored once."""
     texts = {column.name for column in spec.columns if column.kind in ("text", "binary")}
     known = {column.name for column in spec.columns}
     try:
@@ -148,11 +150,13 @@ def _read_parquet(path: Path, spec: TableSpec) -> pa.Table:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
+    """Return whether an Arrow type is text or binary."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     return any(is_kind(kind) for is_kind in kinds)
 
 
 def _decode(file: str, spec: ColumnSpec, data: pa.ChunkedArray) -> Column:
+    """Convert an Arrow column to the form of its specification, and check it."""
     array = data.combine_chunks() if data.num_chunks != 1 else data.chunk(0)
     if array.null_count and not spec.nullable:
         row = int(np.flatnonzero(_nulls(array))[0])
@@ -167,19 +171,22 @@ def _decode(file: str, spec: ColumnSpec, data: pa.ChunkedArray) -> Column:
 
 
 def _nulls(array: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Return a mask of the rows that are null."""
     return np.asarray(pc.is_null(array).to_pylist() if not len(array) else np.asarray(pc.is_null(array)), dtype=bool)
 
 
 def _wrong_type(file: str, spec: ColumnSpec, found: pa.DataType) -> RecordingError:
+    """Return the error for a column of the wrong type."""
     return RecordingError(file, f"type {found}: must be {_told(spec)}", column=spec.name, row=0)
 
 
 def _told(spec: ColumnSpec) -> str:
+    """Return the name of a column's expected type for an error."""
     return "string" if spec.kind == "text" else spec.kind
 
 
 def _binary(file: str, spec: ColumnSpec, array: pa.Array) -> list[bytes]:
-    """Rows that are equal share one object: no file gives more bytes than it holds."""
+    """Convert a binary column to a list; equal rows share one object, so memory stays bounded by the file."""
     value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if not (pa.types.is_binary(value_type) or pa.types.is_large_binary(value_type)):
         raise _wrong_type(file, spec, array.type)
@@ -191,7 +198,7 @@ def _binary(file: str, spec: ColumnSpec, array: pa.Array) -> list[bytes]:
 
 
 def _check_worked_off(file: str, spec: ColumnSpec, codes: NDArray[Any], sizes: Sequence[int]) -> None:
-    """Refuse payloads that are small in the file and long to work off, because many rows share a large one."""
+    """Refuse payloads that are small in the file but large to process, because many rows share a large one."""
     total_bytes = int(np.asarray(sizes, np.int64)[codes[codes >= 0]].sum()) if len(sizes) else 0
     if total_bytes > MAX_PAYLOAD_BYTES:
         text = f"{total_bytes} bytes in all rows together: at most {MAX_PAYLOAD_BYTES}"
@@ -199,6 +206,7 @@ def _check_worked_off(file: str, spec: ColumnSpec, codes: NDArray[Any], sizes: S
 
 
 def _text(file: str, spec: ColumnSpec, array: pa.Array) -> Text:
+    """Convert a text column, and check each distinct text."""
     if pa.types.is_null(array.type):
         return Text(np.full(len(array), -1, np.int32), ())
     value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
@@ -223,7 +231,7 @@ def _text(file: str, spec: ColumnSpec, array: pa.Array) -> Text:
 
 
 def _word(spec: ColumnSpec, raw: bytes) -> tuple[str, str]:
-    """A word, and what it must be where it is not so ("" = it is)."""
+    """Return a text and what it must be if it is invalid ("" = it is valid)."""
     try:
         word = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -238,6 +246,7 @@ def _word(spec: ColumnSpec, raw: bytes) -> tuple[str, str]:
 
 
 def _integers(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
+    """Convert an integer column (null becomes -1), and check its range."""
     if pa.types.is_null(array.type):
         return np.full(len(array), -1, np.dtype(spec.kind))
     if not pa.types.is_integer(array.type):
@@ -261,6 +270,7 @@ def _integers(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
 
 
 def _floats(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
+    """Convert a float column (null becomes NaN), and check its range."""
     if pa.types.is_null(array.type):
         return np.full(len(array), math.nan, np.dtype(spec.kind))
     if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
@@ -281,6 +291,7 @@ def _floats(file: str, spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
 
 
 def _check_order(file: str, name: str, column: Column) -> None:
+    """Raise ``RecordingError`` if a time column goes backwards."""
     assert isinstance(column, np.ndarray)  # noqa: S101  # a time column is numbers by its specification
     back = np.flatnonzero(np.diff(column) < 0)
     if back.size:
@@ -290,10 +301,10 @@ def _check_order(file: str, name: str, column: Column) -> None:
 
 
 def json_payload(file: str, row: int, text: str, column: str = "payload") -> dict[str, Any]:
-    """Read the JSON text of an event's payload ("" = none).
+    """Parse the JSON text of an event's payload; "" gives {}.
 
     Raises:
-        RecordingError: no JSON, or no object, or an integer beyond 64 bit.
+        RecordingError: it is not a JSON object, or an integer exceeds 64 bit.
     """
     if not text:
         return {}

@@ -1,8 +1,8 @@
-"""Record a running job: its slices, as the operators got them, into a recording folder.
+"""Record a running job: write its slices, as the operators received them, to a recording's folder.
 
-It sits behind the slices, so duplicates are dropped, the order is canonical, and what came too
-late for its slice is not there (the engine keeps it in ``late.jsonl``): a replay gives the
-verdicts that the running engine gave, as far as the recording reaches back to the job's start.
+The recorder runs after slicing. Duplicates are dropped, the order is canonical, and records too late for their slice
+are missing (the engine keeps them in ``late.jsonl``). So a replay gives the same verdicts as the live engine, if the
+recording reaches back to the job's start.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STEP_COLUMNS = ("ts_ns", "rank", "step", *STEP_VALUES)
 
 
 class _TableFile:
-    """One parquet file in the making: rows are written in portions, and sorted at the end where they must be."""
+    """One Parquet file being written in portions; its rows are sorted at the end if necessary."""
 
     def __init__(self, folder: Path, name: str, time: str) -> None:
         self._path = folder / f"{name}.parquet"
@@ -61,13 +61,13 @@ class _TableFile:
         self._sorted = True
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take rows (column name -> value; None = null)."""
+        """Add rows (column name -> value; None = null)."""
         self._rows.extend(rows)
         if len(self._rows) >= _FLUSH_ROWS:
             self.flush()
 
     def add_table(self, table: pa.Table) -> None:
-        """Take a portion that is columns already."""
+        """Write an Arrow table as the next portion."""
         times = table.column(self._time).to_numpy()
         self._sorted = self._sorted and times[0] >= self._newest_ns and bool((np.diff(times) >= 0).all())
         self._newest_ns = max(self._newest_ns, int(times.max()))
@@ -77,13 +77,13 @@ class _TableFile:
         self._writer.write_table(table)
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the rows that are in memory."""
         if self._rows:
             self.add_table(arrow_table(self._name, _columns_of(self._rows, self._time)))
             self._rows = []
 
     def close(self) -> None:
-        """Write the rest; put the rows in order."""
+        """Write the remaining rows, and sort the file by time if necessary."""
         self.flush()
         if self._writer is None or self._file is None:
             return
@@ -96,7 +96,7 @@ class _TableFile:
 
 
 def _columns_of(rows: list[Mapping[str, Any]], time: str) -> Columns:
-    """Rows to columns, by time."""
+    """Convert rows to columns, sorted by time."""
     rows = sorted(rows, key=lambda row: int(row[time]))
     columns: dict[str, Any] = {}
     for name in rows[0]:
@@ -115,26 +115,26 @@ def _columns_of(rows: list[Mapping[str, Any]], time: str) -> Columns:
 
 
 class JobRecorder:
-    """Writes the turns of one job into a folder."""
+    """Writes the slice bundles of one job to a recording's folder."""
 
     def __init__(self, folder: Path, job_id: str, notes: object = None, ended: frozenset[JobKey] = frozenset()) -> None:
-        """Claim the folder.
+        """Create the folder.
 
         Args:
-            folder: new or empty.
-            job_id: the job to record, "" = the first that has a turn.
-            notes: for the manifest.
-            ended: jobs that are over, and have turns all the same: none of them is "the first".
+            folder: a new or empty folder.
+            job_id: the job to record, "" = the first job with a slice bundle.
+            notes: notes for the manifest.
+            ended: ended jobs, which still have slice bundles; none of them counts as the first job.
 
         Raises:
-            RecordingError: the folder holds something already.
+            RecordingError: the folder is not empty.
         """
         claim_folder(folder)
         self.folder = folder
         self.job_id = job_id
         self.turn_count = 0
         self.error = ""
-        """Why it broke off, "" = it did not."""
+        """Error that ended the recording, "" = none."""
         self._notes = notes
         self._ended = ended
         self._files: dict[str, _TableFile] = {}
@@ -145,7 +145,7 @@ class JobRecorder:
         self._gpu_index: dict[tuple[str, str], int] = {}
 
     def on_turn(self, turn: SliceBundle) -> None:
-        """Take one turn of any job; what fails ends the recording, not the engine."""
+        """Record one slice bundle if it is of the recorded job; an error ends the recording but not the engine."""
         if not self.job_id and turn.job not in self._ended and turn.job.job_id != IDLE_JOB_ID:
             self.job_id = turn.job.job_id
         if turn.job.job_id != self.job_id or self.error:
@@ -157,6 +157,7 @@ class JobRecorder:
             _LOG.error("recording broke off", extra={"folder": str(self.folder), "error": self.error})
 
     def _take_turn(self, turn: SliceBundle) -> None:
+        """Record the records and frames of one slice bundle."""
         if self._job is None:
             self._job = turn.job
             self._span_ns[0] = turn.fast.start_ns
@@ -172,10 +173,10 @@ class JobRecorder:
             self._take_frames([record for record in metrics.records if isinstance(record, Frame)])
 
     def close(self) -> None:
-        """Finish the files; the manifest comes last: a folder with one is complete.
+        """Complete the files; the manifest is written last, so that a folder with a manifest is complete.
 
         Raises:
-            RecordingError: it broke off, or the disk fails now; there is no manifest.
+            RecordingError: the recording failed earlier, or cannot be completed; no manifest is written.
         """
         if self.error:
             raise RecordingError(str(self.folder), f"the recording broke off: {self.error}")
@@ -185,6 +186,7 @@ class JobRecorder:
             raise RecordingError(str(self.folder), f"cannot be finished: {error}") from error
 
     def _finish(self) -> None:
+        """Close all tables, and write the user-defined metrics and the manifest."""
         for file in self._files.values():
             file.close()
         own = _user_metrics(self._table)
@@ -204,11 +206,13 @@ class JobRecorder:
         _LOG.info("recorded", extra={"folder": str(self.folder), "job": job.job_id, "turns": self.turn_count})
 
     def _file(self, name: str, time: str = "ts_ns") -> _TableFile:
+        """Return the file of a table, creating it if needed."""
         if name not in self._files:
             self._files[name] = _TableFile(self.folder, name, time)
         return self._files[name]
 
     def _take(self, record: JobRecord) -> None:
+        """Add one record to its table."""
         if isinstance(record, StepBatch):
             self._file("steps").add(_step_rows(record))
         elif isinstance(record, CollectiveBatch):
@@ -231,6 +235,7 @@ class JobRecorder:
             self._table = record.table
 
     def _take_topology(self, topology: Topology) -> None:
+        """Add the places of a topology record, and remember the GPUs' indexes."""
         for place in topology.places:
             if place.gpu_uuid and place.gpu >= 0:
                 self._gpu_index[place.host, place.gpu_uuid] = place.gpu
@@ -238,6 +243,7 @@ class JobRecorder:
         self._file("topology", "from_ns").add({**asdict(place), **extra} for place in topology.places)
 
     def _take_frames(self, frames: list[Frame]) -> None:
+        """Add the frames of one metric slice to ``host_metrics``."""
         tables = {BUILTIN_TABLE_ID: BUILTIN_TABLE, self._table.table_id: self._table}
         portions = [self._frame_columns(frame, tables[frame.table_id]) for frame in frames if frame.table_id in tables]
         if portions:
@@ -245,7 +251,7 @@ class JobRecorder:
             self._file("host_metrics").add_table(_joined(portions, self._table))
 
     def _frame_columns(self, frame: Frame, table: MetricTable) -> dict[str, Any]:
-        """The rows of one frame: the host's, then each GPU's, tick by tick."""
+        """Return the rows of one frame as columns: the host's ticks, then those of each GPU."""
         ticks = frame.first_tick_ns + frame.tick_ns * np.arange(frame.tick_count, dtype=np.int64)
         gpus = [self._index_of(frame.host, uuid) for uuid in frame.gpu_uuids]
         count = frame.tick_count
@@ -264,7 +270,7 @@ class JobRecorder:
         return columns
 
     def _index_of(self, host: str, uuid: str) -> int:
-        """A GPU's index on its host: the topology's, or the next that is free."""
+        """Return a GPU's index on its host: from the topology, or the next free one."""
         known = self._gpu_index.get((host, uuid))
         if known is None:
             taken = {index for (name, _), index in self._gpu_index.items() if name == host}
@@ -273,6 +279,7 @@ class JobRecorder:
 
 
 def _joined(portions: list[dict[str, Any]], table: MetricTable) -> pa.Table:
+    """Join the columns of several frames into one Arrow table, sorted by time, host and GPU."""
     names = ["ts_ns", "host", "gpu", *(metric.name for metric in (*table.gpu, *table.host))]
     columns: dict[str, Any] = {}
     for name in names:
@@ -293,12 +300,14 @@ def _joined(portions: list[dict[str, Any]], table: MetricTable) -> pa.Table:
 
 
 def _step_rows(batch: StepBatch) -> Iterable[Mapping[str, Any]]:
+    """Yield the rows of a step batch."""
     for row in batch.rows:
         values = {name: getattr(row, name) for name in _STEP_COLUMNS}
         yield {**values, "attempt": batch.job.attempt, "batch_ns": batch.ts_ns}
 
 
 def _event_row(event: Event) -> Mapping[str, Any]:
+    """Return the row of an event."""
     return {
         "ts_ns": event.ts_ns,
         "host": event.host,
@@ -312,6 +321,7 @@ def _event_row(event: Event) -> Mapping[str, Any]:
 
 
 def _answer_row(answer: ProbeAnswer) -> Mapping[str, Any]:
+    """Return the row of a probe answer."""
     return {
         "ts_ns": answer.ts_ns,
         "host": answer.host,
@@ -323,6 +333,7 @@ def _answer_row(answer: ProbeAnswer) -> Mapping[str, Any]:
 
 
 def _group_rows(groups: Groups) -> Iterable[Mapping[str, Any]]:
+    """Yield one row per group and member."""
     for group in groups.groups:
         for rank in group.ranks:
             yield {
@@ -336,6 +347,7 @@ def _group_rows(groups: Groups) -> Iterable[Mapping[str, Any]]:
 
 
 def _user_metrics(table: MetricTable) -> dict[str, Any]:
+    """Return the content of ``metrics.json``: the table's metrics that are not built in."""
     known = {metric.name for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)}
     return {
         metric.name: {

@@ -1,8 +1,7 @@
-"""Replay: a recording through the very operators that judge a running job.
+"""Replay a recording through the same operators that judge a running job.
 
-Recording time stands in for the clock: one tick a second, the watermark one lateness
-behind. The same folder gives the same bytes, in whatever order the records arrive
-within the lateness.
+Recording time replaces the clock: one tick a second, with the watermark one lateness behind. The same folder gives the
+same output bytes, in whatever order the records arrive within the lateness.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ VERDICTS_FILE = "verdicts.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """How a recording is replayed.
+    """Settings of a replay.
 
     Attributes:
         engine: settings of the engine and its operators.
-        shuffle_seed: deliver in an order shuffled within the lateness; None: in order.
+        shuffle_seed: seed to shuffle the records' order within the lateness, None = keep the order.
         repeat_count: how often each record is delivered.
-        announcements: models that are announced while it plays, each at its own time.
+        announcements: models to announce during the replay, each at its own time.
     """
 
     engine: EngineConfig = field(default_factory=lambda: EngineConfig(history=None))
@@ -51,27 +50,28 @@ class ReplayConfig:
 def replay_folder(
     folder: Path, config: ReplayConfig | None = None, on_second: Callable[[int], None] | None = None
 ) -> list[Verdict]:
-    """Replay a folder.
+    """Replay a recording's folder and return all verdict updates.
 
     Args:
         folder: the recording.
-        config: how.
+        config: settings, None = the defaults.
         on_second: called with the recording time after each second (progress, real-time pace).
 
     Raises:
-        RecordingError: the folder is not as the format says.
+        RecordingError: the folder does not match the format.
     """
     return list(replay(read_recording(folder), config or ReplayConfig(), on_second))
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of a whole recording.
+    """Result of a complete replay.
 
     Attributes:
-        verdicts: all lines, in order.
-        reason: why nothing of it could be judged, None: something was.
-        failures: seconds in which an operator raised and the job began anew: a sentence each, the last hundred.
+        verdicts: all verdict updates, in order.
+        reason: why nothing could be judged, None = something was.
+        failures: one sentence for each second in which an operator raised an error and the job was reset; the last
+            hundred.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -86,14 +86,14 @@ def replay_whole(
     refused: Counter[str] | None = None,
     detector: str = "",
 ) -> Replayed:
-    """Replay a recording to its end, and tell whether anything in it could be judged. Other arguments as for ``drive``.
+    """Replay a recording to its end, and determine whether anything in it could be judged.
 
     Args:
-        recording: what is fed.
-        config: how.
+        recording: the recording.
+        config: settings.
         on_second: called with the recording time after each second.
-        refused: counts the records that the engine did not take.
-        detector: whether this one could judge anything, be there verdicts or not; "" = whether anybody could.
+        refused: counts the records that the engine refused, by error.
+        detector: determine this for one detector, whether or not there are verdicts; "" = for any detector.
     """
     engine = EmbeddedEngine(played(config.engine))
     coverage = Coverage(engine, config.engine.job.peers, detector)
@@ -111,7 +111,7 @@ def replay(
     on_second: Callable[[int], None] | None = None,
     refused: Counter[str] | None = None,
 ) -> Iterator[Verdict]:
-    """Replay a recording that is in memory; verdict lines as they come. Arguments as for ``drive``."""
+    """Replay a recording in memory and yield verdict updates as they arise; arguments as for ``drive``."""
     engine = EmbeddedEngine(played(config.engine))
     yield from drive(engine, recording, config, on_second, refused)
 
@@ -123,14 +123,14 @@ def drive(
     on_second: Callable[[int], None] | None = None,
     refused: Counter[str] | None = None,
 ) -> Iterator[Verdict]:
-    """Feed an engine second by second; verdict lines as they come.
+    """Feed a recording to an engine second by second, and yield verdict updates as they arise.
 
     Args:
-        engine: a new one, or one that stands before the recording.
-        recording: what is fed.
-        config: how.
+        engine: a new engine, or one whose time is before the recording.
+        recording: the recording.
+        config: settings.
         on_second: called with the recording time after each second.
-        refused: counts the records that the engine did not take, by why; None: they are logged.
+        refused: counts the records that the engine refused, by error; None: they are logged.
     """
     left_out = Counter[str]() if refused is None else refused
     for tick_ns, records in seconds_with_models(recording, config):
@@ -149,7 +149,7 @@ def drive(
 def seconds_with_models(
     recording: Recording, config: ReplayConfig
 ) -> Iterator[tuple[int, list[JobRecord | ModelAnnouncement]]]:
-    """As ``seconds_of``, with the models that are announced meanwhile."""
+    """Yield (tick, records) as ``seconds_of`` does, with the model announcements of each second first."""
     announced = deque(sorted(config.announcements, key=lambda one: one.ts_ns))
     for tick_ns, records in seconds_of(recording, config):
         now: list[JobRecord | ModelAnnouncement] = []
@@ -159,10 +159,9 @@ def seconds_with_models(
 
 
 def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[JobRecord]]]:
-    """A recording in recording time: (tick, the records that arrive before it), a second each.
+    """Yield (tick, records that arrive before it) for each second of a recording.
 
-    Whoever feeds these to an engine, in this order, replays the recording; the last tick lies one
-    lateness after its end.
+    Feeding these to an engine in this order replays the recording. The last tick is one lateness after its end.
     """
     lateness_ns = config.engine.slices.lateness_ns
     arrivals = _arrivals(in_span(records_of(recording), recording.manifest), config, lateness_ns)
@@ -181,7 +180,7 @@ def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int
 
 
 def _arrivals(records: Iterable[JobRecord], config: ReplayConfig, lateness_ns: int) -> Iterator[tuple[int, JobRecord]]:
-    """(arrival time, record), ascending: each record up to a lateness after its event time."""
+    """Yield (arrival time in ns, record), ascending; each record arrives up to one lateness after its event time."""
     if config.shuffle_seed is None and config.repeat_count == 1:
         for record in records:
             yield record.ts_ns, record
@@ -203,5 +202,5 @@ def _arrivals(records: Iterable[JobRecord], config: ReplayConfig, lateness_ns: i
 
 
 def verdict_lines(verdicts: Iterable[Verdict]) -> str:
-    """The text of ``verdicts.jsonl``."""
+    """Return the text of ``verdicts.jsonl``."""
     return "".join(json.dumps(verdict.to_line(), ensure_ascii=False) + "\n" for verdict in verdicts)

@@ -1,7 +1,7 @@
-"""Verdicts against truth: precision, recall, false accusations, causes, delays.
+"""Score verdicts against the truth: precision, recall, false accusations, causes, detection delays.
 
-The rules are the recording format's: a verdict is judged by its last line; a cancelled or
-degraded one, and one without suspects, accuses nobody.
+The rules are those of the recording format. A verdict is judged by its last update. A cancelled or degraded verdict, or
+one without suspects, accuses nobody.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from tocsin.schemas.errors import RecordingError
 from tocsin.schemas.records import NS_PER_SECOND
 
 EARLY_NS = 2 * NS_PER_SECOND
-"""A verdict may come this long before the stated onset."""
+"""How long before the stated onset a verdict may come."""
 AFTER_END_NS = 120 * NS_PER_SECOND
-"""And this long after the fault's end."""
+"""How long after the fault's end a verdict may come."""
 _DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class FaultScore:
-    """What became of one true fault.
+    """Detection result of one true fault.
 
     Attributes:
-        kind: its kind in ``truth.json``; the cause where no kind is given.
+        kind: its kind in ``truth.json``; its cause if no kind is given.
         cause: its cause.
-        delay_seconds: onset to the first line with its suspects; None: missed.
-        cause_right: whether the hit's last line names the cause; None: missed.
-        verdict_id: of the hit; "" = missed.
+        delay_seconds: time from onset to the first update with its suspects, None = missed.
+        cause_right: whether the matching verdict's last update names the cause, None = missed.
+        verdict_id: id of the matching verdict, "" = missed.
     """
 
     kind: str
@@ -59,14 +59,14 @@ class FaultScore:
 
 @dataclass(frozen=True, slots=True)
 class FolderScore:
-    """One recording.
+    """Score of one recording.
 
     Attributes:
-        faults: one a true fault.
-        false_count: accusations that hit no fault.
-        machine_days: hosts times duration.
-        false_lines: the last lines of the false accusations.
-        ever_wrong: who was ever named though no fault is theirs, taken back or not (a degraded machine is not named).
+        faults: result of each true fault.
+        false_count: number of accusations that match no fault.
+        machine_days: number of hosts times duration.
+        false_lines: last updates of the false accusations.
+        ever_wrong: components that were ever accused without a fault, even if taken back (degraded ones do not count).
     """
 
     faults: tuple[FaultScore, ...]
@@ -78,7 +78,7 @@ class FolderScore:
 
 @dataclass(slots=True)
 class Score:
-    """All recordings together (or those of one kind)."""
+    """Score of several recordings together, or of one kind of fault."""
 
     hit_count: int = 0
     missed_count: int = 0
@@ -89,7 +89,7 @@ class Score:
     delays_seconds: list[float] = field(default_factory=list)
 
     def take(self, fault: FaultScore) -> None:
-        """Count one fault."""
+        """Add the result of one fault."""
         if fault.delay_seconds is None:
             self.missed_count += 1
             return
@@ -99,44 +99,44 @@ class Score:
 
     @property
     def precision(self) -> float | None:
-        """Hits among the accusations, None without any."""
+        """Fraction of the accusations that match a fault, None without accusations."""
         return _ratio(self.hit_count, self.hit_count + self.false_count)
 
     @property
     def recall(self) -> float | None:
-        """Hits among the faults, None without any."""
+        """Fraction of the faults that were found, None without faults."""
         return _ratio(self.hit_count, self.hit_count + self.missed_count)
 
     @property
     def f1(self) -> float | None:
-        """Harmonic mean of both, None without faults and accusations."""
+        """Harmonic mean of precision and recall, None without faults and accusations."""
         return _ratio(2 * self.hit_count, 2 * self.hit_count + self.false_count + self.missed_count)
 
     @property
     def cause_accuracy(self) -> float | None:
-        """Right causes among the hits."""
+        """Fraction of the found faults whose cause is right, None without found faults."""
         return _ratio(self.cause_right_count, self.hit_count)
 
     @property
     def false_per_machine_day(self) -> float | None:
-        """False accusations per machine and day."""
+        """False accusations per machine and day, None without machine-days."""
         return self.false_count / self.machine_days if self.machine_days else None
 
     @property
     def median_seconds(self) -> float | None:
-        """Median onset to detection."""
+        """Median time from onset to detection, None without found faults."""
         return statistics.median(self.delays_seconds) if self.delays_seconds else None
 
     @property
     def p90_seconds(self) -> float | None:
-        """90 % of the hits were detected within this."""
+        """90th percentile of the time from onset to detection, None without found faults."""
         if not self.delays_seconds:
             return None
         ordered = sorted(self.delays_seconds)
         return ordered[-(-9 * len(ordered) // 10) - 1]
 
     def to_object(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the score as a dict for ``--json``."""
         return {
             "faults": self.hit_count + self.missed_count,
             "hits": self.hit_count,
@@ -154,18 +154,19 @@ class Score:
 
 
 def _ratio(part: int, whole: int) -> float | None:
+    """Return part / whole, None if whole is 0."""
     return part / whole if whole else None
 
 
 def score_folder(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> FolderScore:
-    """Compare ``verdicts.jsonl`` of a folder with its ``truth.json``.
+    """Score ``verdicts.jsonl`` of a folder against its ``truth.json``.
 
     Args:
         folder: the recording.
-        limits: how much of it is read.
+        limits: limits on its size.
 
     Raises:
-        RecordingError: one of them is missing or not as the format says.
+        RecordingError: one of the files is missing or invalid.
     """
     truth = read_truth(folder)
     if truth is None:
@@ -177,11 +178,11 @@ def score_folder(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> FolderSco
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much recordings say, before anybody judges them.
+    """Size of recordings, known without judging them.
 
     Attributes:
-        fault_count: of their truth.
-        machine_days: hosts times duration.
+        fault_count: number of true faults.
+        machine_days: number of hosts times duration.
     """
 
     fault_count: int
@@ -189,14 +190,14 @@ class Extent:
 
 
 def extent_of(folders: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Extent:
-    """Count faults and machine-days as ``score_folder`` does; names, truths and manifests are all that is read.
+    """Return the number of faults and machine-days of recordings, reading only host names, truths and manifests.
 
     Args:
-        folders: recordings.
-        limits: how much of each is read.
+        folders: the recordings.
+        limits: limits on the size of each.
 
     Raises:
-        RecordingError: one has no truth, or is not as the format says.
+        RecordingError: a recording has no truth, or is invalid.
     """
     fault_count, machine_days = 0, 0.0
     for folder in folders:
@@ -209,12 +210,12 @@ def extent_of(folders: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> E
 
 
 def machine_days_of(recording: Recording) -> float:
-    """Hosts times duration, counted as ``score_folder`` counts them."""
+    """Return the number of hosts times duration, counted as ``score_folder`` does."""
     return _days(recording.manifest) * host_count_of(recording)
 
 
 def host_count_of(recording: Recording) -> int:
-    """Machines of a recording, as topology or metrics name them; at least one."""
+    """Return the number of machines in a recording's topology, or else in its metrics; at least 1."""
     for name in ("topology", "host_metrics"):
         if name in recording.tables and (count := _different(recording.tables[name]["host"])):
             return count
@@ -222,14 +223,15 @@ def host_count_of(recording: Recording) -> int:
 
 
 def _days(manifest: Manifest) -> float:
+    """Return the length of a recording in days."""
     return (manifest.end_ns - manifest.start_ns) / NS_PER_SECOND / _DAY_SECONDS
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read ``verdicts.jsonl``.
+    """Read the verdict updates in ``verdicts.jsonl``.
 
     Raises:
-        RecordingError: missing, or a line is no verdict.
+        RecordingError: the file is missing, or a line is not a verdict.
     """
     if not path.is_file():
         raise RecordingError(path.name, f"missing in {path.parent}: run 'tocsin replay' first")
@@ -248,6 +250,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _check_line(file: str, row: int, line: object) -> None:
+    """Raise ``RecordingError`` if a parsed line is not a verdict update."""
     if not isinstance(line, dict):
         raise RecordingError(file, f"holds a {type(line).__name__}: must be an object", row=row)
     for key in ("id", "suspects", "detected_ns", "state", "fault"):
@@ -262,7 +265,7 @@ def _check_line(file: str, row: int, line: object) -> None:
 
 
 def _host_count(folder: Path, limits: ReadLimits) -> int:
-    """As ``host_count_of``, of a folder: nothing but the names is read."""
+    """Return the number of machines in a folder as ``host_count_of`` does, reading only host names."""
     for name, spec in (("topology", TOPOLOGY), ("host_metrics", HOST_METRICS_TABLE)):
         path, names = folder / f"{name}.parquet", TableSpec(name, (spec.column("host"),))
         if not path.is_file():
@@ -274,18 +277,19 @@ def _host_count(folder: Path, limits: ReadLimits) -> int:
 
 
 def _different(hosts: Column) -> int:
+    """Return the number of distinct hosts in a column."""
     return len(np.unique(hosts.codes)) if isinstance(hosts, Text) else 0
 
 
 def score_lines(
     lines: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]], machine_days: float
 ) -> FolderScore:
-    """Judge the verdicts of one recording.
+    """Score the verdicts of one recording.
 
     Args:
-        lines: all verdict lines, in order.
+        lines: all verdict updates, in order.
         faults: the true faults.
-        machine_days: hosts times duration.
+        machine_days: number of hosts times duration.
     """
     hits: dict[int, tuple[float, bool, str]] = {}
     false_lines = []
@@ -309,13 +313,18 @@ def score_lines(
 
 
 def _ever_wrong(lines: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the components that were ever accused although no fault is theirs."""
     guilty = frozenset(name for fault in faults for name in _names(fault["suspects"]))
     named = (line for line in lines if line["fault"] != "degraded" and line["state"] != "cancelled")
     return frozenset(name for line in named for name in _names(line["suspects"])) - guilty
 
 
 def accusations_of(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Verdicts that accuse somebody, in order of time: (when the suspects were first named, the last line)."""
+    """Return the verdicts that accuse somebody, in order of time.
+
+    Returns:
+        For each verdict (when its final suspects were first named in ns, its last update).
+    """
     found = [
         (_detected_ns(updates), updates[-1])
         for updates in _by_id(lines)
@@ -325,6 +334,7 @@ def accusations_of(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mappin
 
 
 def _by_id(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the updates of each verdict as a list."""
     updates: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
         updates.setdefault(str(line["id"]), []).append(line)
@@ -332,17 +342,18 @@ def _by_id(lines: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 
 def _names(suspects: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of suspects."""
     return frozenset(str(suspect["name"]) for suspect in suspects)
 
 
 def _detected_ns(updates: Sequence[Mapping[str, Any]]) -> int:
-    """When the first line with the last line's suspects was detected."""
+    """Return when a verdict first named its final suspects, in ns."""
     names = _names(updates[-1]["suspects"])
     return int(next(line for line in updates if _names(line["suspects"]) == names)["detected_ns"])
 
 
 def _may_hit(detected_ns: int, last: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The faults (indices) with these suspects, and with this time in their span."""
+    """Return the indexes of the faults with the same suspects whose time span contains the detection."""
     names = _names(last["suspects"])
     return [
         index
@@ -353,7 +364,7 @@ def _may_hit(detected_ns: int, last: Mapping[str, Any], faults: Sequence[Mapping
 
 
 def add_up(scores: Sequence[FolderScore]) -> tuple[Score, dict[str, Score]]:
-    """All folders: in all, and by the fault's cause (its kind where no cause is told)."""
+    """Return the total score of all recordings, and the scores by the fault's cause (its kind if it has no cause)."""
     total = Score()
     for score in scores:
         total.machine_days += score.machine_days
@@ -365,11 +376,12 @@ def add_up(scores: Sequence[FolderScore]) -> tuple[Score, dict[str, Score]]:
 
 
 def by_kind(scores: Sequence[FolderScore]) -> dict[str, Score]:
-    """All folders, by the fault's kind."""
+    """Return the scores of all recordings by the fault's kind."""
     return _by(scores, lambda fault: fault.kind)
 
 
 def _by(scores: Sequence[FolderScore], name_of: Callable[[FaultScore], str]) -> dict[str, Score]:
+    """Return scores grouped by ``name_of`` of the fault, sorted by name."""
     found: dict[str, Score] = {}
     for score in scores:
         for fault in score.faults:

@@ -1,8 +1,7 @@
-"""A recording as the records that agents would have sent, in order of event time.
+"""Convert a recording to the records that agents would have sent, in order of event time.
 
-The inverse of what a recorder keeps: rows become frames, batches, events and
-announcements again, cut on the slices that the format's times give (or on those that
-our own recorder noted, so that a replay sees what the live engine saw).
+This is the inverse of recording: rows become frames, batches, events and announcements again. They are cut by the times
+in the tables, or by those that tocsin's own recorder noted, so that a replay sees what the live engine saw.
 """
 
 from __future__ import annotations
@@ -51,15 +50,16 @@ _COLLECTIVE_DEFAULTS: dict[str, Any] = {
     "dtype": "",
     "peer": -1,
 }
+"""Values for optional columns of ``collectives`` that are missing."""
 
 
 def records_of(recording: Recording, *, announce: bool = True, places: Places | None = None) -> Iterator[JobRecord]:
-    """All records of a recording, by event time.
+    """Yield all records of a recording in order of event time.
 
     Args:
-        recording: the whole of it, or one span of a running simulation.
-        announce: also topology, groups and metric tables (a later span of the same job need not).
-        places: who runs where, where the recording is a later span that does not tell; None: it tells.
+        recording: the whole recording, or one span of a running simulation.
+        announce: include topology, groups, metric tables and dumps (a later span of the same job need not).
+        places: hosts of the ranks, for a later span without topology; None: read them from the recording.
 
     Raises:
         RecordingError: a value that no record may hold; names file, column and row.
@@ -87,6 +87,7 @@ def records_of(recording: Recording, *, announce: bool = True, places: Places | 
 
 
 def _announcements(recording: Recording, places: Places) -> list[JobRecord]:
+    """Return the topology, group and metric table announcements, sorted by time."""
     found: list[JobRecord] = [*places.topologies(), *places.groups()]
     table = metric_table_of(recording)
     if table.table_id != BUILTIN_TABLE_ID:
@@ -96,7 +97,7 @@ def _announcements(recording: Recording, places: Places) -> list[JobRecord]:
 
 
 def _batches(columns: Columns, places: Places) -> Iterator[tuple[int, str, NDArray[np.intp]]]:
-    """Rows that travel together: (event time of the batch, host, rows in order)."""
+    """Yield the rows that are sent in one batch: (event time of the batch, host, row numbers in order)."""
     ts_ns = _numbers(columns, "ts_ns")
     ranks = _numbers(columns, "rank")
     hosts, host_of_row = places.hosts_of(ranks, ts_ns)
@@ -114,6 +115,7 @@ def _batches(columns: Columns, places: Places) -> Iterator[tuple[int, str, NDArr
 
 
 def _steps(columns: Columns, places: Places) -> Iterator[StepBatch]:
+    """Yield the step batches; steps without a duration are left out."""
     known = np.isfinite(_numbers(columns, "duration_seconds"))  # a step without its duration says nothing
     columns = {name: _array(column)[known] for name, column in columns.items()}  # all of them are numbers
     numbers = [_numbers(columns, name).tolist() for name in ("ts_ns", "rank", "step")]
@@ -127,7 +129,7 @@ def _steps(columns: Columns, places: Places) -> Iterator[StepBatch]:
 
 
 def _optional_numbers(columns: Columns, name: str) -> list[float | None]:
-    """A column as floats, None = not measured; loss and gradient norm keep their NaN: it is evidence."""
+    """Return a column as floats, None = not measured; NaN of loss and gradient norm is kept, because it is evidence."""
     if name not in columns:
         return [None] * len(_numbers(columns, "ts_ns"))
     numbers = _numbers(columns, name).astype(np.float64)
@@ -144,6 +146,7 @@ def _optional_numbers(columns: Columns, name: str) -> list[float | None]:
 
 
 def _collectives(columns: Columns, places: Places) -> Iterator[CollectiveBatch]:
+    """Yield the collective batches."""
     _check_ends(columns)
     lists = {
         name: _plain_list(columns, name)
@@ -159,6 +162,7 @@ def _collectives(columns: Columns, places: Places) -> Iterator[CollectiveBatch]:
 
 
 def _events(columns: Columns, places: Places) -> Iterator[Event]:
+    """Yield the events."""
     file = "events.parquet"
     payload = columns.get("payload")
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "rank", "source", "name", "severity")]
@@ -185,6 +189,7 @@ def _events(columns: Columns, places: Places) -> Iterator[Event]:
 
 
 def _word(file: str, row: int, column: str, word: str, words: type[_Word]) -> _Word:
+    """Return a word as a member of an enumeration; raise ``RecordingError`` if it is unknown."""
     try:
         return words(word)
     except ValueError as error:
@@ -193,6 +198,7 @@ def _word(file: str, row: int, column: str, word: str, words: type[_Word]) -> _W
 
 
 def _probes(columns: Columns, places: Places) -> Iterator[ProbeAnswer]:
+    """Yield the probe answers."""
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "rank", "request_id", "kind")]
     payloads = cast(list[bytes], columns["payload"])
     for row, (ts_ns, host, rank, request_id, kind) in enumerate(zip(*lists, strict=True)):
@@ -208,6 +214,7 @@ def _probes(columns: Columns, places: Places) -> Iterator[ProbeAnswer]:
 
 
 def _statuses(columns: Columns, places: Places) -> Iterator[HostStatus]:
+    """Yield the agents' heartbeats."""
     file = "agent_status.parquet"
     lists = [_plain_list(columns, name) for name in ("ts_ns", "host", "status")]
     for row, (ts_ns, host, text) in enumerate(zip(*lists, strict=True)):
@@ -222,6 +229,7 @@ def _statuses(columns: Columns, places: Places) -> Iterator[HostStatus]:
 
 
 def _check_ends(columns: Columns) -> None:
+    """Raise ``RecordingError`` if a collective ends before its start."""
     start_ns, end_ns = _numbers(columns, "start_ns"), _numbers(columns, "end_ns")
     bad = np.flatnonzero((end_ns > 0) & (end_ns < start_ns))
     if bad.size:
@@ -231,14 +239,17 @@ def _check_ends(columns: Columns) -> None:
 
 
 def _numbers(columns: Columns, name: str) -> NDArray[Any]:
+    """Return a column of numbers."""
     return _array(columns[name])
 
 
 def _array(column: object) -> NDArray[Any]:
+    """Return a column that is known to be an array."""
     return cast(NDArray[Any], column)
 
 
 def _plain_list(columns: Columns, name: str) -> list[Any]:
+    """Return a column's values as a list."""
     column = columns[name]
     if isinstance(column, Text):
         return column.to_list()

@@ -1,8 +1,7 @@
-"""What a recording holds in memory: columns by table, as the format names them.
+"""The format of a recording's tables, and a recording in memory as columns by table.
 
-A table is its columns; a text column is dictionary-encoded (``Text``), because the
-same few host names stand in millions of rows. The format itself is a contract:
-``docs/recording.md`` in short, and the column lists below to the letter.
+Text columns are dictionary-encoded (``Text``), because the same few host names occur in millions of rows. The format is
+a contract: ``docs/recording.md`` describes it, and the column lists below define it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ ColumnKind = Literal["int8", "int16", "int32", "int64", "float32", "float64", "t
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text column: ``words[codes[row]]``.
+    """A dictionary-encoded text column: the text of a row is ``words[codes[row]]``.
 
     Attributes:
-        codes: int32, shape (rows,); -1: null, read as "".
-        words: the different texts.
+        codes: int32, shape (rows,); -1 = null, read as "".
+        words: the distinct texts.
     """
 
     codes: NDArray[np.int32]
@@ -46,7 +45,7 @@ class Text:
 
     @classmethod
     def of(cls, values: Sequence[str]) -> Text:
-        """Encode plain texts, words in order of first appearance."""
+        """Encode texts, with words in order of first appearance."""
         index: dict[str, int] = {}
         codes = np.fromiter((index.setdefault(value, len(index)) for value in values), np.int32, len(values))
         return cls(codes, tuple(index))
@@ -59,11 +58,11 @@ class Text:
         return self.words[code] if code >= 0 else ""
 
     def take(self, rows: NDArray[Any]) -> Text:
-        """These rows (indices or a mask)."""
+        """Return the column with these rows only (indexes or a mask)."""
         return Text(self.codes[rows], self.words)
 
     def to_list(self) -> list[str]:
-        """All rows, decoded."""
+        """Return all rows as texts."""
         return ["" if code < 0 else self.words[code] for code in self.codes.tolist()]
 
 
@@ -71,25 +70,26 @@ Column = NDArray[Any] | Text | list[bytes]
 """One column: numbers, text, or binary."""
 
 Columns = Mapping[str, Column]
-"""A table: column name -> column, all equally long."""
+"""A table: column name -> column, all of equal length."""
 
 NULL_MASKS: Mapping[str, str] = {"loss": "loss_is_null", "grad_norm": "grad_norm_is_null"}
-"""Columns where NaN is evidence and null is "not measured": the mask (bool, optional) tells them apart."""
+"""Columns in which NaN is evidence and null means "not measured" -> name of the optional bool column that marks nulls.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """One column of the format.
+    """Specification of one column.
 
     Attributes:
-        name: as in the file.
-        kind: its type in memory.
-        required: a file without it is refused.
-        nullable: may hold null: NaN in float columns, -1 in int columns, "" in text columns.
-        choices: the only words a text may be, () = any.
-        low: numbers must not be below it (and durations must be finite), None: any.
-        high: numbers must not be above it, None: any that the type holds.
-        filled: a text must not be empty.
+        name: name in the file.
+        kind: type in memory.
+        required: whether a file without it is refused.
+        nullable: whether it may hold null, read as NaN in float, -1 in int and "" in text columns.
+        choices: allowed texts, () = any.
+        low: smallest allowed number (infinite numbers are then refused too), None = no bound.
+        high: largest allowed number, None = no bound but the type's.
+        filled: whether a text must not be empty.
     """
 
     name: str
@@ -104,12 +104,12 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """One parquet file of the format.
+    """Specification of one Parquet file.
 
     Attributes:
         name: file name without ``.parquet``.
-        columns: the known columns; others are ignored (or, where ``time`` is set, kept by their readers).
-        time: the column that must not go backwards, "" = none.
+        columns: the known columns; other columns are ignored.
+        time: column that must not go backwards, "" = none.
     """
 
     name: str
@@ -117,25 +117,29 @@ class TableSpec:
     time: str = ""
 
     def column(self, name: str) -> ColumnSpec:
-        """The column of this name."""
+        """Return the specification of the column with this name."""
         return next(spec for spec in self.columns if spec.name == name)
 
 
 def _c(
     name: str, kind: ColumnKind, low: int | None = None, *, filled: bool = False, high: float | None = None
 ) -> ColumnSpec:
+    """Return the specification of a required column."""
     return ColumnSpec(name, kind, low=low, filled=filled, high=high)
 
 
 def _rank(low: int | None = 0) -> ColumnSpec:
+    """Return the specification of the column ``rank``."""
     return ColumnSpec("rank", "int32", low=low, high=MAX_RANKS - 1)
 
 
 def _optional(name: str, kind: ColumnKind, high: float | None = None) -> ColumnSpec:
+    """Return the specification of an optional, nullable column."""
     return ColumnSpec(name, kind, required=False, nullable=True, high=high)
 
 
 def _null(name: str, kind: ColumnKind, low: int | None = None, high: float | None = None) -> ColumnSpec:
+    """Return the specification of an optional, nullable column with bounds."""
     return ColumnSpec(name, kind, required=False, nullable=True, low=low, high=high)
 
 
@@ -248,16 +252,16 @@ TABLES: dict[str, TableSpec] = {
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``manifest.json``.
+    """Content of ``manifest.json``.
 
     Attributes:
-        job_id: the job's name.
-        attempt: its attempt when the recording begins.
+        job_id: name of the job.
+        attempt: attempt of the job at the start of the recording.
         start_ns: first instant.
         end_ns: first instant after the recording.
         tick_seconds: sampling period of ``host_metrics``.
-        notes: free text or object of whoever recorded.
-        cluster: whose job; only our own recorder writes it (a verdict's id depends on it).
+        notes: the author's notes, text or object.
+        cluster: cluster of the job; written only by tocsin's own recorder (verdict ids depend on it).
     """
 
     job_id: str
@@ -271,15 +275,15 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording in memory (or one span of a running simulation).
+    """A recording in memory, or one span of a running simulation.
 
     Attributes:
-        manifest: whose, when.
-        tables: table name -> its columns; a table that is absent is not a key.
-        user_metrics: ``metrics.json``: metric name -> its declaration.
-        truth: ``truth.json``, None where nobody knows.
-        dumps: ``flight_recorder/``: rank -> the bytes of its file.
-        notes: what was passed over when it was read, a sentence each.
+        manifest: job and time span.
+        tables: table name -> columns; missing tables are not keys.
+        user_metrics: content of ``metrics.json``: metric name -> declaration.
+        truth: content of ``truth.json``, None = unknown.
+        dumps: rank -> bytes of its file in ``flight_recorder/``.
+        notes: one sentence for each thing skipped while reading.
     """
 
     manifest: Manifest

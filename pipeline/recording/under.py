@@ -1,4 +1,4 @@
-"""The recordings that a command's paths name: each a recording, or a folder that holds some."""
+"""Find the recordings that a command's paths name: each path is a recording, or a folder of recordings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MANIFEST = "manifest.json"
 
 
 def recordings_under(paths: Iterable[Path]) -> list[Path]:
-    """Recordings that paths name: each a recording, or a folder that holds some. Sorted, each once.
+    """Return the recordings that the paths name, each once, in the order of the paths.
 
     Raises:
-        RecordingError: a path is neither.
+        RecordingError: a path is neither a recording nor a folder of recordings.
     """
     found: dict[Path, None] = {}
     for path in paths:
@@ -30,11 +30,15 @@ def recordings_under(paths: Iterable[Path]) -> list[Path]:
 
 
 def recordings_or_paths(paths: Iterable[Path]) -> list[Path]:
-    """The same, each as often as it is named; a path that names none stays: who reads it says what is wrong with it."""
+    """Return the recordings that the paths name, with repetitions.
+
+    A path that names none is returned unchanged; reading it later gives the error.
+    """
     return [one for path in paths for one in ((_recordings_in(path) if path.is_dir() else []) or [path])]
 
 
 def _recordings_in(folder: Path) -> list[Path]:
+    """Return the folder itself if it is a recording, else the recordings directly inside it, sorted."""
     if is_there(folder / _MANIFEST):
         return [folder]
     return sorted(path for path in folder.iterdir() if is_there(path / _MANIFEST))

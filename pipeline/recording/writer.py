@@ -1,4 +1,4 @@
-"""Write a recording folder as the format says."""
+"""Write a recording's folder in the recording format."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _ARROW = {
 
 
 def write_recording(folder: Path, recording: Recording) -> None:
-    """Write all files of a recording into a folder that is new or empty.
+    """Write all files of a recording to a new or empty folder.
 
     Raises:
-        RecordingError: the folder holds something already, or a table lacks a column.
+        RecordingError: the folder is not empty, or a table lacks a column.
     """
     claim_folder(folder)
     for name, columns in recording.tables.items():
@@ -50,10 +50,10 @@ def write_recording(folder: Path, recording: Recording) -> None:
 
 
 def claim_folder(folder: Path) -> None:
-    """Make the folder; one that holds something is never written over.
+    """Create the folder, or use an empty one; never overwrite anything.
 
     Raises:
-        RecordingError: it cannot be made, or it holds something.
+        RecordingError: the folder cannot be created, or is not empty.
     """
     try:
         make_private_folder(folder)
@@ -64,13 +64,13 @@ def claim_folder(folder: Path) -> None:
 
 
 def write_dump(folder: Path, rank: int, data: bytes) -> None:
-    """Write one rank's Flight Recorder dump; a later one replaces the earlier."""
+    """Write one rank's Flight Recorder dump, replacing an earlier one."""
     (folder / DUMP_FOLDER).mkdir(folder.stat().st_mode & 0o777, exist_ok=True)
     write_private(folder / DUMP_FOLDER / f"rank_{rank}", data)
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write one JSON file."""
+    """Write a value to a JSON file."""
     write_private(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
@@ -85,7 +85,7 @@ def write_table(path: Path, name: str, columns: Columns) -> None:
 
 
 def arrow_table(name: str, columns: Columns) -> pa.Table:
-    """A table with the types of the format; columns that it does not know keep their own.
+    """Return columns as an Arrow table with the types of the format; unknown columns keep their own types.
 
     Raises:
         RecordingError: a required column is missing.
@@ -105,6 +105,7 @@ def arrow_table(name: str, columns: Columns) -> pa.Table:
 
 
 def _arrow_array(spec: ColumnSpec | None, column: Column, mask: Column | None = None) -> pa.Array:
+    """Return one column as an Arrow array; ``mask`` marks the rows that are null."""
     if isinstance(column, Text):
         codes = pa.array(column.codes, mask=column.codes < 0)
         return pa.DictionaryArray.from_arrays(codes, pa.array(list(column.words), pa.string()))

@@ -1,1 +1,1 @@
-"""What drives the operators: one job's pipeline, the embedded engine, the Flink job."""
+"""Runtimes that drive the operators: one job's pipeline, the embedded engine, the Flink job."""

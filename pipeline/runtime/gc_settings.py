@@ -1,6 +1,9 @@
-"""How often Python looks for cycles in an engine's memory."""
+"""Thresholds for Python's cyclic garbage collector in an engine."""
 
 GC_THRESHOLDS = (200_000, 50, 100)
-"""For ``gc.set_threshold``. A job of 10,000 hosts brings half a million short-lived rows a slice, and its facts are a
-million objects that live on; none of them lie in cycles. Python's own 700 walks through them hundreds of times a
-slice: a third of the engine's time."""
+"""Arguments for ``gc.set_threshold``.
+
+A job of 10,000 hosts creates half a million short-lived rows per slice and keeps a million objects alive, none in
+reference cycles. With Python's default of 700 the collector would scan them hundreds of times per slice, which takes a
+third of the engine's time.
+"""

@@ -1,4 +1,4 @@
-"""How well each host was watched, minute by minute: the rows of ``host_health``."""
+"""Collect each host's monitoring quality minute by minute, for the rows of ``host_health``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GRACE_NS = 2 * NS_PER_SECOND
 
 @dataclass(slots=True)
 class _Minute:
-    """Counts of one host and minute."""
+    """Counts and worst score of one host in one minute."""
 
     sample_count: int = 0
     gap_count: int = 0
@@ -28,21 +28,21 @@ class _Minute:
 
 
 class HealthMinutes:
-    """Adds up metric slices and anomaly scores until their minute is over."""
+    """Accumulates metric slices and anomaly scores until their minute is complete."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Start without minutes."""
         self._minutes: dict[tuple[JobKey, str, int], _Minute] = defaultdict(_Minute)
         self._late_before: dict[tuple[JobKey, str], int] = {}
 
     def count(self, job: JobKey, entry: AlignedHealth) -> None:
-        """Take one host's metric slice."""
+        """Add one host's metric slice."""
         minute = self._minutes[job, entry.host, (entry.end_ns - 1) // _MINUTE_NS * _MINUTE_NS]
         minute.sample_count += entry.sample_count
         minute.gap_count += int(entry.sample_count == 0)
 
     def score(self, anomaly: Anomaly) -> None:
-        """Keep the worst score that a host had."""
+        """Keep an anomaly's score if it is the highest of its host in its minute."""
         if anomaly.component.kind is not ComponentKind.HOST:
             return
         begin_ns = (anomaly.slice_end_ns - 1) // _MINUTE_NS * _MINUTE_NS
@@ -51,20 +51,20 @@ class HealthMinutes:
             minute.worst_score, minute.worst_metric = anomaly.score, anomaly.metric
 
     def finish(self, now_ns: int, late_by_host: Mapping[tuple[JobKey, str], int]) -> Iterator[HostHealth]:
-        """Give out the minutes that got their last slice.
+        """Yield and remove the minutes that can get no more slices.
 
         Args:
-            now_ns: the tick.
+            now_ns: the current tick.
             late_by_host: late records since the start, by job and host.
         """
         yield from self._give([key for key in self._minutes if now_ns - key[2] >= _MINUTE_NS + _GRACE_NS], late_by_host)
 
     def finish_all(self, late_by_host: Mapping[tuple[JobKey, str], int]) -> Iterator[HostHealth]:
-        """Give out what is left, the minute that is not over included: the engine ends."""
+        """Yield and remove all minutes, including the unfinished one, because the engine stops."""
         yield from self._give(list(self._minutes), late_by_host)
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able state; how many records were late is counted anew by an engine that starts."""
+        """Return the state as JSON-able values, without the counts of late records, which restart with the engine."""
         return {
             "minutes": [
                 [[job.cluster, job.job_id, job.attempt], host, begin_ns, list(shallow(minute).values())]
@@ -73,7 +73,7 @@ class HealthMinutes:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``to_state`` gave."""
+        """Replace the state by what ``to_state`` returned."""
         self._minutes.clear()
         for job, host, begin_ns, fields in state["minutes"]:
             self._minutes[JobKey(*job), host, begin_ns] = _Minute(*fields)
@@ -81,6 +81,7 @@ class HealthMinutes:
     def _give(
         self, keys: list[tuple[JobKey, str, int]], late_by_host: Mapping[tuple[JobKey, str], int]
     ) -> Iterator[HostHealth]:
+        """Yield and remove the rows of these minutes, with the late records that each host had since its last row."""
         for gone in [host for host in self._late_before if keys and host not in late_by_host]:
             del self._late_before[gone]
         for key in keys:

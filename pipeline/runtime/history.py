@@ -1,8 +1,8 @@
-"""The last minutes of a job's numbers, kept by the runtime for the evidence of its verdicts.
+"""Keep the last minutes of a job's metrics, as evidence to show with its verdicts.
 
-What a human needs to believe a verdict: the suspect's series beside its peers' median
-and their 5 and 95 %, from five minutes before the onset. Bounded: one value per rank
-(or host), metric and second; for very large jobs a fixed sample of the peers.
+The evidence is the suspect's series next to its peers' median, 5th and 95th percentile, from five minutes before the
+onset. Memory is bounded: one value per rank (or host), metric and second, and a fixed sample of the peers in large
+jobs.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ STEP_METRICS = (
     "optimizer_seconds",
     "communication_seconds",
 )
+"""Names of the step metrics, in the order in which ``JobHistory.take_steps`` reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryConfig:
-    """Settings.
+    """Settings of the history.
 
     Attributes:
         kept_seconds: length of the history.
-        before_onset_seconds: how much of it goes with a verdict.
-        max_component_count: ranks (or hosts) kept; above, a sample by hash. 512 peers give the
-            5 and 95 % to within a percent.
+        before_onset_seconds: how much of the time before the onset is written with a verdict.
+        max_component_count: number of ranks (or hosts) up to which all are kept; above it, a sample by hash is added.
+            512 peers give the 5th and 95th percentile to within one percent.
     """
 
     kept_seconds: int = 600
@@ -48,17 +49,17 @@ class HistoryConfig:
 
 
 class JobHistory:
-    """Second by second: metric -> component -> value."""
+    """Recent values of one job, by metric, second and component."""
 
     def __init__(self, config: HistoryConfig) -> None:
-        """Start empty."""
+        """Start without values."""
         self._config = config
         self._values: dict[str, dict[int, dict[str, float]]] = {}
         self._hosts: dict[str, str] = {}
-        """rank -> host."""
+        """Rank (as text) -> host."""
 
     def take_steps(self, batches: Sequence[StepBatch]) -> None:
-        """Keep the longest value of each second."""
+        """Add the step times of these batches; of several values in one second the highest is kept."""
         for batch in batches:
             for row in batch.rows:
                 rank = str(row.rank)
@@ -78,7 +79,7 @@ class JobHistory:
                         self._keep(metric, row.ts_ns // NS_PER_SECOND, rank, value)
 
     def take_health(self, health: Sequence[AlignedHealth]) -> None:
-        """Keep the hosts' metrics of one metric slice."""
+        """Add the host metrics of one metric slice."""
         for entry in health:
             if entry.table_id != BUILTIN_TABLE_ID:
                 continue
@@ -87,6 +88,7 @@ class JobHistory:
                     self._keep(metric.name, (entry.end_ns - 1) // NS_PER_SECOND, entry.host, value)
 
     def _keep(self, metric: str, second: int, name: str, value: float) -> None:
+        """Store one value, unless the sample is full, and drop the oldest seconds."""
         series = self._values.setdefault(metric, {})
         at = series.setdefault(second, {})
         if name not in at and len(at) >= self._config.max_component_count and zlib.crc32(name.encode()) % 8:
@@ -97,7 +99,11 @@ class JobHistory:
                 del series[old]
 
     def evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
-        """The series behind a verdict: each cited metric that has one, and own/step time for slowness."""
+        """Return the series behind a verdict up to ``until_ns``.
+
+        They cover each cited metric that has a series, CPU use, and the self time of steps where a machine is
+        suspected.
+        """
         cited = {entry.metric for entry in verdict.evidence}
         metrics = [name for name in (*STEP_METRICS, *(m.name for m in HOST_METRICS)) if name in cited]
         if verdict.suspects and "own_seconds" not in metrics:
@@ -114,6 +120,7 @@ class JobHistory:
         return points
 
     def _points(self, verdict: Verdict, metric: str, second: int) -> list[EvidencePoint]:
+        """Return the evidence points of one metric and second, one per suspect."""
         at = self._values[metric][second]
         suspects = self._suspect_values(verdict, at, by_rank=metric in STEP_METRICS)
         names = {name for _, values in suspects for name in values}
@@ -140,7 +147,10 @@ class JobHistory:
     def _suspect_values(
         self, verdict: Verdict, at: Mapping[str, float], *, by_rank: bool
     ) -> list[tuple[Component, dict[str, float]]]:
-        """Each suspect with its values of this second; the job itself where nobody is accused."""
+        """Return each suspect with its values {rank or host: value} of one second.
+
+        Without suspects the job with no values.
+        """
         if not verdict.suspects:
             return [(Component(ComponentKind.JOB, verdict.job.job_id), {})]
         found = []

@@ -1,4 +1,4 @@
-"""What is kept of a job's turn that raised: the job begins anew, and says why."""
+"""Diagnostic data kept when an operator raises an error in a job's slice; the job's state then starts anew."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from tocsin.schemas.records import JobKey, JobRecord
 from tocsin.schemas.wire.codec import encode
 
 MAX_KEPT_RECORDS: Final = 16
+"""Maximum number of the slice's records that are kept; one of them probably caused the error."""
 MAX_KEPT_BYTES: Final = 64_000
-"""Of the records that a turn held: one of them is what raised, and a person has to find out which."""
+"""Maximum size of the kept records together."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
-    """An operator raised in one job's turn.
+    """An error that an operator raised while it processed one job's slice bundle.
 
     Attributes:
-        job: whose turn.
-        end_ns: the turn's second.
-        text: what was raised, and what became of the job.
-        records: the first records of the turn, encoded, at most ``MAX_KEPT_BYTES``.
+        job: the job.
+        end_ns: end of the bundle's second.
+        text: the error, and what happens to the job.
+        records: the first records of the bundle, encoded, at most ``MAX_KEPT_BYTES`` together.
     """
 
     job: JobKey
@@ -35,13 +36,13 @@ class JobFailure:
 
 
 def failure_of(job: JobKey, end_ns: int, error: Exception, turn: SliceBundle | None = None) -> JobFailure:
-    """Return what is kept of it.
+    """Return the diagnostic data of a failed slice bundle.
 
     Args:
-        job: whose turn.
-        end_ns: the turn's second.
-        error: what was raised.
-        turn: what the turn held, None: it was not made.
+        job: the job.
+        end_ns: end of the bundle's second.
+        error: the raised error.
+        turn: the bundle, None = it could not be built.
     """
     try:
         said = str(error)
@@ -61,6 +62,7 @@ def failure_of(job: JobKey, end_ns: int, error: Exception, turn: SliceBundle | N
 
 
 def _encoded(records: Iterable[JobRecord]) -> Iterable[bytes]:
+    """Yield the records' bytes; records that cannot be encoded are skipped."""
     for record in records:
         with contextlib.suppress(SchemaError, ValueError, OverflowError):  # what cannot be written is no evidence
             yield encode(record)

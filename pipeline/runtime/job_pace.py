@@ -1,4 +1,4 @@
-"""The job's pace, for root cause: by its steps, else by the work that its machines do."""
+"""The job's progress and slowdown for root-cause analysis: by its steps, or by the work of its machines."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import WitnessKind
 
 _WAITING_SHARE_RATIO = 0.5
-"""Of what the steps are longer by, the work per second must be less by so much."""
+"""The work per second must have fallen by at least this fraction of the growth in step time."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPace:
-    """The job's pace by its steps; where it tells none, by the work its machines do per second."""
+    """The job's progress, measured by its steps.
+
+    Where steps are unknown, by the work that its machines do per second.
+    """
 
     steps: StepDetector
     peers: PeerDetector
 
     @property
     def median_step_ns(self) -> int:
-        """The job's step time over its history, 0: not known."""
+        """Median step time of the job over its history in ns, 0 = unknown."""
         return self.steps.median_step_ns
 
     def slowdown_since(self, onset_ns: int, now_ns: int) -> Slowdown | None:
-        """How much longer the steps take since then; None: nobody can tell."""
+        """Return how much longer the steps (or work) take since ``onset_ns``; None if this cannot be measured."""
         if self.steps.median_step_ns:
             found = self.steps.history.slowdown_since(onset_ns, now_ns)
             if found is not None and found.is_of_own and self.own_time_holds_waits:
@@ -39,7 +42,10 @@ class JobPace:
         return self.peers.work.slowdown_since(onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
-        """How much longer than its peers the slowest rank of a host computes in a step; None: not measured."""
+        """Return by how many seconds per step the slowest rank of a host computes longer than its peers.
+
+        None = not measured.
+        """
         excess_seconds = self.steps.own_excess_seconds(host)
         growth = self.steps.own_growth
         if excess_seconds is None or growth is None:
@@ -48,11 +54,18 @@ class JobPace:
         return None if excess_seconds < least_seconds and self.own_time_holds_waits else excess_seconds
 
     def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
-        """By how much more than before an onset a host computes longer than its peers, beyond all others; 0: not."""
+        """Return how much a host's excess compute time per step has grown since ``onset_ns``, beyond all other hosts.
+
+        Returns:
+            Seconds per step; 0 = it has not grown.
+        """
         return self.steps.grown_excess_seconds(host, onset_ns)
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:
-        """Hosts whose own steps (without steps: whose own machine) show that they are held up since then, and how."""
+        """Return host -> kind of witness, for hosts whose own steps show a delay since ``onset_ns``.
+
+        Without step data, the work of their machines decides.
+        """
         if by_steps := self.steps.harmed_since(onset_ns, now_ns):
             return by_steps
         if self.steps.median_step_ns and self.steps.history.slowdown_since(onset_ns, now_ns) is not None:
@@ -62,9 +75,10 @@ class JobPace:
 
     @property
     def own_time_holds_waits(self) -> bool:
-        """Whether all ranks' own time is longer, and the machines do less work a second since: they wait within it.
+        """Whether all ranks' self time has grown while the machines do less work per second.
 
-        Ranks that have more to compute do as much work a second as before, for longer.
+        Self time then contains waiting. Ranks that only have more to compute do as much work per second as before, for
+        longer.
         """
         growth = self.steps.own_growth
         if growth is None:
@@ -78,40 +92,40 @@ class JobPace:
         return self.steps.history.most_growth_seconds(onset_ns, now_ns)
 
     def more_work(self, host: str) -> Load | None:
-        """How much more work than its peers a host lately does, None: no more, or nobody knows."""
+        """Return how much more work than its peers a host has done recently; None = not more, or unknown."""
         return self.peers.load.more_work(host)
 
     def moves_no_more(self, host: str) -> bool:
-        """Whether a host's tensor cores and links are known to do no more than expected."""
+        """Return whether a host's tensor cores and links are known to do no more than expected."""
         return self.peers.load.moves_no_more(host)
 
     def wastes_power(self, host: str) -> bool:
-        """Whether a host lately draws more power than expected and does not do as much more with it."""
+        """Return whether a host recently draws more power than expected without doing correspondingly more work."""
         return self.peers.load.wastes_power(host)
 
     @property
     def work_is_known(self) -> bool:
-        """Whether metrics show the machines' work."""
+        """Whether metrics show how much work the machines do."""
         return self.peers.work.is_known
 
     @property
     def work_goes_on(self) -> bool:
-        """Whether the machines work about as much as ever, whatever the steps do."""
+        """Whether the machines do about as much work as usual, regardless of the steps."""
         return self.peers.work.goes_on
 
     @property
     def other_work_since_ns(self) -> int:
-        """Since when the machines compute as much as ever and move much less, 0: they do not, or nobody knows."""
+        """Since when the machines compute as much as usual but communicate much less, 0 = they do not, or unknown."""
         return self.peers.work.other_work_since_ns
 
     @property
     def stalled_since_ns(self) -> int:
-        """Since when the machines do no work, 0: they work, or nobody knows."""
+        """Since when the machines have done no work, 0 = they work, or unknown."""
         return self.peers.work.stalled_since_ns
 
     @property
     def stalled_known_ns(self) -> int:
-        """When that became known."""
+        """When the stall of ``stalled_since_ns`` became known."""
         return self.peers.work.stalled_known_ns
 
     @property
@@ -121,15 +135,21 @@ class JobPace:
 
     @property
     def longest_stall_ns(self) -> int:
-        """The longest such time that ended by itself."""
+        """Longest time without work that ended by itself, in ns."""
         return self.peers.work.longest_stall_ns
 
     @property
     def processes_wait_since_ns(self) -> int:
-        """Since when GPUs draw less while their memory is in use as ever: processes live and wait; 0: they do not."""
+        """Since when GPUs draw less power while their memory stays in use (the processes are alive and wait).
+
+        0 = they do not.
+        """
         return self.peers.work.resting_since_ns if self.peers.memory_is_held else 0
 
     @property
     def ended_at_once(self) -> Mapping[str, int]:
-        """Host -> about when its processes ended, where those of nearly all did so within seconds; else empty."""
+        """Host -> approximate end of its processes, if nearly all hosts' processes ended within seconds.
+
+        Otherwise empty.
+        """
         return self.peers.ended_at_once

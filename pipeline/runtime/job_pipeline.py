@@ -1,4 +1,4 @@
-"""The operators of one job, wired: what both runtimes drive."""
+"""Connect the operators of one job into the pipeline that both runtimes drive."""
 
 from __future__ import annotations
 
@@ -55,27 +55,30 @@ from tocsin.schemas.verdicts import Anomaly, FaultKind, Verdict
 _LOG = logging.getLogger("tocsin.models")
 _JOB_LOG = logging.getLogger("tocsin.job")
 _MOVING_NS = 30 * NS_PER_SECOND
-"""A host that went on to a later attempt ended its processes of this one no longer before that."""
+"""Tolerance for hosts that moved to a later attempt.
+
+Findings with an onset up to this long before the move are ignored.
+"""
 _TOLD_AFTER_END_NS = 3600 * NS_PER_SECOND
-"""What explains the end of a job that died stays open for so long, where no new attempt begins."""
+"""How long verdicts that explain a job's death stay open, if no new attempt starts."""
 _MOST_TOLD_COUNT = 1000
-"""Hosts and reasons of which the log tells that they were not heard, in a job's life."""
+"""Maximum number of (host, reason) pairs whose refusals are logged in a job's life."""
 OWN_PART = "job"
-"""The part that each job's snapshot has."""
+"""Name of the pipeline's own part, which every job's snapshot contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """Settings of all operators.
+    """Settings of all operators of a job.
 
     Attributes:
-        detectors: whose anomalies reach ``diagnose``: of all; a backtest asks what one of them is worth alone.
-        steps: of the step detector.
-        peers: of the peer detector.
-        diagnose: of root cause.
-        decide: of the life of verdicts.
-        speakers: of who may speak of a rank.
-        groups: how many communication groups one host may announce.
+        detectors: detectors whose anomalies are passed to ``diagnose``; a backtest may select a single one.
+        steps: settings of the step detector.
+        peers: settings of the peer detector.
+        diagnose: settings of root-cause analysis.
+        decide: settings of the verdicts' life cycle.
+        speakers: settings of the check which host may send records of a rank.
+        groups: bounds on the communication groups that one host may announce.
     """
 
     detectors: tuple[str, ...] = (PEERS, STEPS)
@@ -89,14 +92,14 @@ class JobConfig:
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """What one job's turn led to.
+    """Outputs of one job's pipeline for one slice bundle.
 
     Attributes:
-        verdicts: new verdict lines.
-        health: per host, what its metric slices held.
-        anomalies: what the detectors said.
-        fast: the turn's records of a second, without what was refused: whoever keeps records keeps these.
-        refused: what hosts said of ranks that are not theirs.
+        verdicts: new and updated verdicts.
+        health: per host, a summary of its metric slices.
+        anomalies: all anomalies of the detectors.
+        fast: the bundle's 1 s slice without refused records; recorders store this one.
+        refused: records that were refused because their host may not send them.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -107,7 +110,7 @@ class TurnResult:
 
 
 class JobPipeline:
-    """align -> detect -> diagnose -> decide, for one attempt of one job."""
+    """The operators align, detect, diagnose and decide for one attempt of one job."""
 
     def __init__(
         self,
@@ -119,10 +122,10 @@ class JobPipeline:
         """Start without history.
 
         Args:
-            config: the operators' own settings.
-            job: whose pipeline.
-            models: what was announced; read at each slice, never written.
-            stopwatch: the runtime's, in seconds: how long detectors work is measured with it, and nothing decided.
+            config: settings of the operators.
+            job: the job and attempt.
+            models: the announced models; read at each slice, never modified.
+            stopwatch: returns seconds, to measure the detectors' running time; it does not influence verdicts.
         """
         self.job = job
         self._config = config
@@ -130,11 +133,11 @@ class JobPipeline:
         self._stopwatch = stopwatch
         self._in_use: dict[str, Model | None] = {}
         self._chosen: set[str] = set()
-        """Detectors whose model was chosen since this process began with the job."""
+        """Detectors whose model was chosen at least once since this object was created."""
         self.model_changed_ns = 0
-        """Since when a detector has another model than before, 0: always."""
+        """When a detector last switched to another model, 0 = never."""
         self.seconds: dict[str, float] = defaultdict(float)
-        """Detector -> time that it took, since the start of this process (no state: it decides nothing)."""
+        """Detector -> its running time in seconds since this process started; not part of a snapshot."""
         self.graph = JobGraph(None if config.speakers.is_played else config.groups)
         self.speakers = Speakers(config.speakers, self.graph.is_at_work)
         self.steps = StepDetector(config.steps, self.graph)
@@ -149,18 +152,19 @@ class JobPipeline:
         self._told: set[tuple[str, str]] = set()
         self._ended = False
         self._gone_ns = 0
-        """Since when all processes are known to be gone, 0: they are not."""
+        """Since when all processes of the job are known to have ended, 0 = some still run."""
         self._superseded = False
         self._has_news = False
         self._metric_anomalies: tuple[Anomaly, ...] = ()
-        """What the last metric slice showed: it holds until the next one."""
+        """Anomalies of the last metric slice; they stay valid until the next one."""
 
     @property
     def _judges(self) -> bool:
+        """Whether verdicts are produced: not for idle hosts, nor after a later attempt has replaced this one."""
         return not self._superseded and self.job.job_id != IDLE_JOB_ID
 
     def on_turn(self, turn: SliceBundle) -> TurnResult:
-        """Take what happened up to ``turn.end_ns``; return what follows from it."""
+        """Process one slice bundle and return the outputs."""
         self._has_news = bool(turn.fast.records or turn.metrics)
         admitted, refused = self.speakers.admit(turn.fast.records, turn.end_ns)
         fast = turn.fast if admitted is turn.fast.records else replace(turn.fast, records=tuple(admitted))
@@ -178,7 +182,7 @@ class JobPipeline:
         return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies), fast, refused)
 
     def _take_tables(self, fast: Slice) -> None:
-        """Metrics of the user's own; a table is announced before its frames."""
+        """Learn the metric tables that hosts announce; a table is announced before its frames."""
         told = [record for record in fast.records if isinstance(record, TableAnnouncement)]
         for record in told:
             self._tables.take(record.host, record.table)
@@ -186,7 +190,7 @@ class JobPipeline:
             self.peers.take_table(self._tables.chosen(self.peers.table, len(self.graph.hosts)))
 
     def _groups_gone(self, now_ns: int) -> list[RefusedSpeech]:
-        """What is forgotten of hosts that announce too many groups."""
+        """Return a refusal for each host whose oldest groups were dropped because it announced too many."""
         reason, text = SpeakerRefusal.TOO_MANY_GROUPS, "announces more groups than are kept of it: its oldest went"
         gone = [
             RefusedSpeech(host, Groups.__name__, -1, reason, f"{host} {text}", now_ns, count)
@@ -197,7 +201,7 @@ class JobPipeline:
         return gone
 
     def _tell(self, refused: RefusedSpeech) -> None:
-        """Count what was refused, and log it once for each host and reason."""
+        """Count a refusal, and log it once for each host and reason."""
         self.abstained[refused.reason.value] += refused.count
         if len(self._told) < _MOST_TOLD_COUNT and (refused.host, refused.reason) not in self._told:
             self._told.add((refused.host, refused.reason))
@@ -228,7 +232,10 @@ class JobPipeline:
         return verdicts, anomalies
 
     def _after_the_end(self, now_ns: int) -> list[Verdict]:
-        """Once all processes are gone: close what explains no end, and an hour later what does."""
+        """Close verdicts of a job whose processes have all ended.
+
+        Those that explain no end at once, the others an hour later.
+        """
         if not self.graph.all_left():
             self._gone_ns = 0
             return []
@@ -238,7 +245,7 @@ class JobPipeline:
         return self.decide.close_what_ended(now_ns)
 
     def _is_of_moved(self, finding: Finding) -> bool:
-        """Whether it only accuses hosts of what is so because they went on to a later attempt."""
+        """Return whether a finding only accuses hosts of stopping because they moved to a later attempt."""
         moved_ns = self.graph.moved_ns
         if not moved_ns or finding.fault not in (FaultKind.HANG, FaultKind.FAIL_STOP) or not finding.suspects:
             return False
@@ -246,6 +253,7 @@ class JobPipeline:
         return all(name in moved_ns and finding.onset_ns > moved_ns[name] - _MOVING_NS for name in names)
 
     def _take_metrics(self, data: MetricSlice) -> Sequence[AlignedHealth]:
+        """Run the peer detector on one metric slice, and return each host's health in it."""
         self.graph.take(data.records)
         with self._timed("blocks"):
             tables = {**BUILTIN_TABLES, self.peers.table.table_id: self.peers.table}
@@ -264,7 +272,7 @@ class JobPipeline:
         return self.align.on_means(data, [*others, *whole])
 
     def _choose_model(self, name: str, detector: PeerDetector | StepDetector, data: Slice) -> None:
-        """Give a detector the model of this slice, where that is another one than before."""
+        """Switch a detector to the model that is in effect at the start of this slice, if it changed."""
         model, is_first = self._models.at(name, data.start_ns), name not in self._chosen
         self._chosen.add(name)
         if model == self._in_use.get(name):
@@ -277,24 +285,28 @@ class JobPipeline:
         _LOG.info("model in use", extra={**told, "since_ns": data.start_ns})
 
     def models_in_use(self) -> dict[str, str]:
-        """Detector -> version of its announced model; detectors with their own settings are left out."""
+        """Return detector -> version of its announced model; detectors with default settings are left out."""
         return {name: version_of(model) for name, model in sorted(self._in_use.items()) if version_of(model)}
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
+        """Add the running time of the block to ``seconds[name]``."""
         begin = self._stopwatch()
         yield
         self.seconds[name] += self._stopwatch() - begin
 
     def on_new_attempt(self, now_ns: int, moved: Mapping[str, int] | None = None) -> list[Verdict]:
-        """Hosts spoke in later attempts of the same job: this one goes on with those that did not.
+        """Handle hosts that have moved to a later attempt of the same job.
 
-        Once no other host speaks here this attempt is over, and its verdicts are history; should one speak again, it
-        goes on. No number of hosts is asked for: a job of two may lose one, and one that lies takes only itself away.
+        The attempt continues with the hosts that have not moved. When none of those still sends records, the attempt is
+        over and its verdicts are closed. It resumes if one of them sends again.
 
         Args:
-            now_ns: when.
-            moved: host -> when it was last heard in a later attempt; None: all moved.
+            now_ns: the current time.
+            moved: host -> when it was last heard in a later attempt; None: all hosts moved.
+
+        Returns:
+            The verdicts that were closed.
         """
         self.graph.see_moved(dict.fromkeys(self.graph.hosts, now_ns) if moved is None else moved)
         was_over, self._superseded = self._superseded, moved is None or not self._has_speakers(now_ns)
@@ -302,12 +314,12 @@ class JobPipeline:
 
     @property
     def rests(self) -> bool:
-        """Whether it is over, as all went on to later attempts, and nothing more was said in its last turn."""
+        """Whether the attempt was replaced by later ones and its last bundle was empty."""
         return self._superseded and not self._has_news
 
     @property
     def is_superseded(self) -> bool:
-        """Whether it is over because all of its hosts went on to later attempts."""
+        """Whether the attempt is over because all of its hosts moved to later attempts."""
         return self._superseded
 
     @property
@@ -316,7 +328,7 @@ class JobPipeline:
         return {host: facts.last_seen_ns for host, facts in self.graph.hosts.items()}
 
     def _has_speakers(self, now_ns: int) -> bool:
-        """Whether a host that did not move to a later attempt still speaks in this one."""
+        """Return whether a host that has not moved to a later attempt still sends records in this one."""
         graph, silence = self.graph, self._silence
         return any(
             host not in graph.moved_ns
@@ -327,7 +339,7 @@ class JobPipeline:
         )
 
     def successor(self) -> JobPipeline:
-        """Operators without a past for the same attempt; an incident's id does not start anew with them."""
+        """Return a pipeline with fresh operators for the same attempt, which keeps the ids of open incidents."""
         fresh = JobPipeline(self._config, self.job, self._models, self._stopwatch)
         fresh.decide.follow(self.decide)
         fresh.abstained = self.abstained
@@ -335,15 +347,15 @@ class JobPipeline:
         return fresh
 
     def abstentions(self) -> dict[str, int]:
-        """Reason -> how often, over all operators."""
+        """Return reason -> how often an operator gave no verdict for that reason."""
         return dict(self.abstained + Counter(self.steps.abstained) + Counter(self.peers.abstained))
 
     def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
-        """Parts of the next snapshot that do not change any more, without those of these names."""
+        """Return the parts of the next snapshot that can no longer change, except those named in ``known``."""
         return self.steps.finished_parts(known)
 
     def snapshot(self, known: Container[str] = ()) -> dict[str, bytes]:
-        """State as named parts; those of these names that never change are ``UNCHANGED``."""
+        """Return the state as named parts; immutable parts named in ``known`` are given as ``UNCHANGED``."""
         parts = {
             OWN_PART: pack_state(
                 {
@@ -366,7 +378,7 @@ class JobPipeline:
         return parts
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Replace the state by the parts that ``snapshot`` returned."""
         state = unpack_state(parts, OWN_PART)
         self._ended = state["ended"]
         self._gone_ns = state["gone_ns"]

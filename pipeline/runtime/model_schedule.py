@@ -1,10 +1,9 @@
-"""Which model each detector uses in which slice: in use, waiting, refused.
+"""Decide which announced model each detector uses in each slice.
 
-A slice's model follows from the announcements alone: the one with the newest ``effective_ns`` that is
-not later than the slice's begin (of two with the same, the one that was announced later). So it does
-not matter when a slice is worked off, or how often: an announcement is known before any slice that it
-is for, because it stands in its log before the tick of its ``effective_ns``. One that comes later is
-refused: nobody could say which slices were judged with what.
+A slice uses the model with the newest ``effective_ns`` that is not later than the slice's start. Of two with the same
+``effective_ns``, the one announced later wins. So the choice does not depend on when or how often a slice is processed.
+An announcement that arrives after the tick of its ``effective_ns`` is refused, because slices may already have been
+judged without it.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from tocsin.schemas.wire.codec import decode, encode
 _LOG = logging.getLogger("tocsin.models")
 _PART = "models"
 KEEP_NS = 3600 * NS_PER_SECOND
-"""Models that others replaced so long ago are forgotten: no slice is as old."""
+"""Replaced models are forgotten this long after their replacement; no slice is that old."""
 
 
 class _ScheduledModel(NamedTuple):
-    """One accepted announcement; compares as the models take turns."""
+    """One accepted announcement with its model; sorts in the order in which models replace each other."""
 
     effective_ns: int
     ts_ns: int
@@ -41,23 +40,23 @@ class _ScheduledModel(NamedTuple):
 
 
 class ModelSchedule:
-    """The announcements of one engine (or of one Flink slot)."""
+    """Accepted model announcements of one engine (or of one Flink slot)."""
 
     def __init__(self) -> None:
-        """Know of none: every detector has its own settings."""
+        """Start without announcements; all detectors use their default settings."""
         self._entries: dict[str, list[_ScheduledModel]] = {}
         self.counters: Counter[str] = Counter()
-        """``accepted``, and what was refused by reason."""
+        """Number of accepted announcements (``accepted``), and of refused ones by reason."""
 
     def offer(self, announcement: ModelAnnouncement, newest_tick_ns: int) -> bool:
-        """Take an announcement; whether it is new.
+        """Accept an announcement; return False if it is already known.
 
         Args:
-            announcement: what came.
-            newest_tick_ns: of the ticks that stood before it in its log, 0: none.
+            announcement: the announcement.
+            newest_tick_ns: newest tick before it in its log, 0 = none.
 
         Raises:
-            ModelRefusedError: it cannot be used; all goes on as before. Logged and counted here.
+            ModelRefusedError: the model cannot be used. The refusal is logged and counted, and nothing else changes.
         """
         try:
             _check_in_time(announcement, newest_tick_ns)
@@ -74,6 +73,10 @@ class ModelSchedule:
         return is_new
 
     def _add(self, announcement: ModelAnnouncement) -> bool:
+        """Add an announcement in order.
+
+        Return False if it is already known, raise ``ModelRefusedError`` if it is unusable.
+        """
         model = accept(announcement)
         order = (announcement.effective_ns, announcement.ts_ns, announcement.content_hash, announcement.version)
         entry = _ScheduledModel(*order, encode(announcement), model)
@@ -85,7 +88,7 @@ class ModelSchedule:
         return True
 
     def at(self, name: str, start_ns: int) -> Model | None:
-        """The model of a detector in the slice that begins there, None: its own settings."""
+        """Return the model that a detector uses in the slice starting at ``start_ns``; None = its default settings."""
         current = None
         for entry in self._entries.get(name, ()):
             if entry.effective_ns > start_ns:
@@ -94,13 +97,13 @@ class ModelSchedule:
         return current
 
     def forget(self, before_ns: int) -> None:
-        """Drop what no slice that ends after this time can use."""
+        """Drop models that no slice starting after ``before_ns`` can use."""
         for name, entries in self._entries.items():
             past = sum(entry.effective_ns <= before_ns for entry in entries)
             self._entries[name] = entries[max(0, past - 1) :]
 
     def status(self, now_ns: int) -> list[dict[str, Any]]:
-        """What is in use and what waits, for people."""
+        """Return one dict per announced model with its detector, version, start time and state, for display."""
         return [
             {
                 "detector": name,
@@ -113,16 +116,16 @@ class ModelSchedule:
         ]
 
     def records(self) -> list[bytes]:
-        """The accepted announcements, encoded, in a fixed order."""
+        """Return the accepted announcements as encoded records, in a fixed order."""
         return [entry.data for name in sorted(self._entries) for entry in self._entries[name]]
 
     def load(self, records: Iterable[bytes]) -> None:
-        """Take back what ``records`` gave; what this program cannot use any more is refused aloud."""
+        """Replace all announcements by the encoded ones from ``records``; unusable ones are logged and skipped."""
         self._entries = {}
         self.join(records)
 
     def join(self, records: Iterable[bytes]) -> None:
-        """Add what is not there yet."""
+        """Add encoded announcements that are not known yet; unusable ones are logged and skipped."""
         for data in records:
             announcement = decode(data)
             if isinstance(announcement, ModelAnnouncement):
@@ -133,17 +136,18 @@ class ModelSchedule:
                     _LOG.error("a model of the state cannot be used any more", extra={**told, "detail": str(error)})
 
     def snapshot(self) -> dict[str, bytes]:
-        """State in one part, none where nothing was ever announced."""
+        """Return the state as one named part; {} if no model was announced."""
         records = [base64.b64encode(data).decode() for data in self.records()]
         return {_PART: pack_state({"records": records})} if records else {}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave."""
+        """Replace the state by the parts that ``snapshot`` returned."""
         records = unpack_state(parts, _PART)["records"] if _PART in parts else []
         self.load(base64.b64decode(text) for text in records)
 
 
 def _check_in_time(announcement: ModelAnnouncement, newest_tick_ns: int) -> None:
+    """Raise ``ModelRefusedError`` if the newest tick has already reached the announcement's ``effective_ns``."""
     if newest_tick_ns >= announcement.effective_ns:
         behind = (newest_tick_ns - announcement.effective_ns) / NS_PER_SECOND
         text = f"effective_ns = {announcement.effective_ns}: must be ahead of the stream, which is {behind:g} s beyond"
@@ -151,5 +155,6 @@ def _check_in_time(announcement: ModelAnnouncement, newest_tick_ns: int) -> None
 
 
 def _with_last(entries: list[_ScheduledModel], now_ns: int) -> list[tuple[_ScheduledModel, bool]]:
+    """Pair each entry with whether it is the newest one in effect at ``now_ns``."""
     past = [entry for entry in entries if entry.effective_ns <= now_ns]
     return [(entry, bool(past) and entry is past[-1]) for entry in entries]

@@ -1,1 +1,1 @@
-"""Where incidents are kept: one protocol, one module for each database."""
+"""Storage of incidents: one protocol, and one module for each database."""

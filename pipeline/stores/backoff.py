@@ -1,4 +1,4 @@
-"""How long to wait for a database that is away, and how often to say so."""
+"""Exponential backoff while a database is unreachable, with rate-limited log lines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tocsin.schemas.errors import TocsinError
 
 @dataclass(frozen=True, slots=True)
 class BackoffConfig:
-    """Settings.
+    """Settings of the backoff.
 
     Attributes:
-        first_seconds: wait after the first failure; doubled after each further one.
-        longest_seconds: at most this.
-        say_again_seconds: a failure that goes on is logged again after this.
+        first_seconds: wait after the first failure; doubled after each further failure.
+        longest_seconds: maximum wait.
+        say_again_seconds: interval at which a continuing failure is logged again.
     """
 
     first_seconds: float = 0.5
@@ -27,12 +27,12 @@ class BackoffConfig:
 
 
 class Backoff:
-    """Counts failures in a row.
+    """Counts consecutive failures and computes the wait before the next attempt.
 
     Args:
-        log: takes one error line when something new is wrong, and one when it is over.
+        log: receives an error line for each new failure, and an info line when writes succeed again.
         config: settings.
-        clock: seconds that only grow.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Backoff:
         config: BackoffConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing failed yet."""
+        """Start without failures."""
         self._log = log
         self._config = config or BackoffConfig()
         self._clock = clock
@@ -50,9 +50,9 @@ class Backoff:
         self.last_words = ""
 
     def failed(self, error: TocsinError) -> float:
-        """Count a failure and return how long to wait, in seconds.
+        """Count a failure, log it if it is new or due again, and return how long to wait, in seconds.
 
-        Half of it is drawn: several that wait for one server do not come back together.
+        Up to half of the wait is random, so that several waiting clients do not return at the same moment.
         """
         now, words = self._clock(), str(error)
         if words != self.last_words or now - self._said_at >= self._config.say_again_seconds:
@@ -63,7 +63,7 @@ class Backoff:
         return wait * random.uniform(0.5, 1.0)
 
     def succeeded(self) -> None:
-        """Begin anew."""
+        """Reset the failure count, and log the recovery if there were failures."""
         if self.failure_count:
             self._log.info("writes again", extra={"failures": self.failure_count})
         self.failure_count, self.last_words = 0, ""

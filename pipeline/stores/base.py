@@ -1,4 +1,4 @@
-"""What the engine, the consumers and the commands ask of an incident database."""
+"""The interface of the incident database, and the types of its rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tocsin.schemas.verdicts import Action, Component, Verdict
 
 
 class ActionState(StrEnum):
-    """What became of an action."""
+    """State of a proposed action."""
 
     WAITING = "waiting"
-    """Not proposed yet: ``detail`` says by a named reason what it waits for."""
+    """Not proposed yet; ``detail`` names the reason for which it waits."""
     PROPOSED = "proposed"
     ACCEPTED = "accepted"
     DONE = "done"
@@ -27,18 +27,18 @@ class ActionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EvidencePoint:
-    """The suspect and its peers in one cited metric at one time.
+    """One sample of a cited metric: the suspect's value and the distribution of its peers.
 
     Attributes:
-        verdict_id: whose evidence.
-        metric: metric column, step phase, … with its unit in the name.
+        verdict_id: the verdict whose evidence it is.
+        metric: name of the metric column or step phase, with its unit.
         component: the suspect that the value belongs to.
         ts_ns: time of the sample.
-        suspect_value: in the unit of the metric, NaN = no sample (so for the three below).
+        suspect_value: value of the suspect in the metric's unit, NaN = no sample (the same holds for the next three).
         peer_median_value: median of the peers.
-        peer_p05_value: 5 % of the peers lie below.
-        peer_p95_value: 5 % of the peers lie above.
-        peer_count: peers that had a sample.
+        peer_p05_value: 5th percentile of the peers.
+        peer_p95_value: 95th percentile of the peers.
+        peer_count: number of peers that had a sample.
     """
 
     verdict_id: str
@@ -54,17 +54,17 @@ class EvidencePoint:
 
 @dataclass(frozen=True, slots=True)
 class HostHealth:
-    """How well a host was watched in one minute, and how far from its peers it was.
+    """Monitoring quality of one host in one minute, and its highest anomaly score.
 
     Attributes:
-        job: for which job.
-        host: machine name.
-        minute_ns: any time within the minute; stored as its beginning.
-        sample_count: metric samples that arrived in time.
-        late_count: records that came after their slice was closed.
-        gap_count: metric slices without a frame of this host.
-        worst_score: highest score of any detector, 1.0 is the alarm line.
-        worst_metric: the metric of that score, "" = none.
+        job: the job that the host runs.
+        host: name of the machine.
+        minute_ns: any time within the minute; stored as the minute's start.
+        sample_count: number of metric samples that arrived in time.
+        late_count: number of records that arrived after their slice was closed.
+        gap_count: number of metric slices without a frame from this host.
+        worst_score: highest score of any detector; 1.0 is the alarm line.
+        worst_metric: metric of that score, "" = none.
     """
 
     job: JobKey
@@ -79,13 +79,13 @@ class HostHealth:
 
 @dataclass(frozen=True, slots=True)
 class ActionChange:
-    """An action came into a state.
+    """A change of an action's state.
 
     Attributes:
-        action: what the scheduler was asked to do.
-        state: what became of it.
-        changed_ns: when; of two changes of one action the later stays.
-        detail: what the executor says, "" = nothing.
+        action: the action.
+        state: its new state.
+        changed_ns: time of the change; of two changes of one action the later one is kept.
+        detail: message of the executor or reason for waiting, "" = none.
     """
 
     action: Action
@@ -95,87 +95,87 @@ class ActionChange:
 
 
 class Store(Protocol):
-    """An incident database. Safe to use from several threads.
+    """An incident database; its methods may be called from several threads.
 
-    Every write may be repeated and may come out of order: of one verdict the highest
-    update stays, of one action the latest change, of one evidence point or minute one row.
-    A write that returns is in the database; one that raises may be repeated as a whole.
+    Writes may be repeated and may arrive out of order. The highest update of each verdict, the latest change of each
+    action and one row per evidence point or minute are kept. A write that returns is stored; one that raises may be
+    repeated whole.
     """
 
     def migrate(self) -> int:
-        """Bring the tables to this program's version and return it.
+        """Apply all missing schema migrations and return the schema version.
 
         Raises:
             DatabaseNewerError: a newer program wrote this database.
-            StoreError: a migration failed, or one that was applied has changed since.
+            StoreError: a migration failed, or an applied migration differs from this program's.
         """
         ...
 
     def check(self) -> int:
-        """Return the version of the tables, which is this program's; change nothing.
+        """Return the schema version if it is this program's; change nothing.
 
         Raises:
             DatabaseNewerError: a newer program wrote this database.
-            DatabaseOlderError: it must be migrated first.
+            DatabaseOlderError: the database must be migrated first.
         """
         ...
 
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Write updates of verdicts."""
+        """Insert updates of verdicts."""
         ...
 
     def write_evidence(self, points: Sequence[EvidencePoint]) -> None:
-        """Write the series behind verdicts."""
+        """Insert points of the metric series behind verdicts."""
         ...
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Expire open verdicts that nobody renewed in time, and what they still propose.
+        """Expire open verdicts that were not renewed in time, together with the actions that they still propose.
 
-        An engine renews its own before they expire. What is left belongs to an engine that lost its state: nobody
-        will ever update it, and an action that it proposes must not be executed after the fact.
+        An engine renews its own verdicts before they expire. The rest belong to an engine that lost its state and will
+        never be updated. Their actions must not be executed later.
 
         Args:
-            until_ns: those whose own ``expires`` is not later.
-            verdict_ids: among these; None: among all, for an engine that owns the whole database.
+            until_ns: expire verdicts whose ``expires`` is not later than this.
+            verdict_ids: only these verdicts; None: all, for an engine that owns the whole database.
 
         Returns:
-            Which ones.
+            The ids of the expired verdicts.
         """
         ...
 
     def newest_updates(self, since_ns: int) -> dict[str, int]:
-        """Verdict id -> its newest update, of the verdicts that were updated since then (at most 100,000)."""
+        """Return verdict id -> newest update number, for verdicts updated since ``since_ns`` (at most 100,000)."""
         ...
 
     def write_actions(self, changes: Sequence[ActionChange]) -> None:
-        """Write what was asked of the scheduler, and what became of it."""
+        """Insert changes of actions."""
         ...
 
     def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
-        """The latest change of every action of these verdicts, by verdict and update."""
+        """Return the latest change of every action of these verdicts, ordered by verdict and update."""
         ...
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
-        """Write how well hosts were watched."""
+        """Insert minutes of host health."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:
-        """Answer a user's query in one of ClickHouse's formats, without the right to change anything.
+        """Run a user's read-only query and return the answer in one of ClickHouse's formats.
 
-        Each runs for itself, with limits on time, memory, threads and its answer (``user_queries.LIMITS``).
-        What a terminal would obey (controls, bidi marks) is escaped in every format that is text; JSON
-        keeps its values by that, formats such as Parquet and Native are exact.
+        Each query has limits on time, memory, threads and answer size (``user_queries.LIMITS``). Text formats have
+        control and bidirectional characters escaped, which a terminal would obey. JSON values stay equal under
+        escaping; binary formats such as Parquet and Native are unchanged.
 
         Args:
             sql: one SELECT, SHOW, DESCRIBE, EXISTS or EXPLAIN.
-            fmt: e.g. ``Pretty``, ``JSON``, ``JSONEachRow``, ``CSV``.
+            fmt: output format, e.g. ``Pretty``, ``JSON``, ``JSONEachRow``, ``CSV``.
 
         Raises:
-            QueryRefusedError: it does what a query may not do.
-            StoreError: the database refuses the query; the message is its own, on one line.
+            QueryRefusedError: the query does something that is not allowed.
+            StoreError: the database rejects the query; the message is the database's, on one line.
         """
         ...
 
     def close(self) -> None:
-        """Let the database go; safe to call twice."""
+        """Close the database; calling it twice is safe."""
         ...

@@ -1,10 +1,9 @@
-"""The incident database in a folder: chDB, ClickHouse's engine in this process.
+"""The incident database in a folder, with chDB (ClickHouse's engine inside this process).
 
-The only module that knows chDB. What chDB asks of its users (seen with 4.4): one folder
-per process at a time, one process per folder, never fork while it is open (the child
-hangs), and a connection runs one query at a time, keeps what SET and USE said, and leaves the rows of a
-query that failed in the next answer. So verdicts are written on one connection, and each
-query of a user gets one of its own, which is read-only, has limits and ends with it.
+The only module that uses chDB. Its rules, as seen with 4.4: one folder per process and one process per folder at a
+time. A process must not fork while a folder is open, because the child hangs. A connection runs one query at a time and
+keeps the effects of SET and USE. After a failed query its rows may appear in the next answer. So verdicts are written
+on one connection, and each user query gets its own read-only connection with limits, closed afterwards.
 """
 
 from __future__ import annotations
@@ -35,26 +34,32 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 _OPEN_ATTEMPTS_COUNT = 2
 _IN_MEMORY = threading.Lock()
-"""chDB's engine without a folder runs one statement at a time."""
+"""Lock for chDB's engine without a folder, which runs one statement at a time."""
 
 
 class _Result(Protocol):
-    """What chDB answers (the package has no types)."""
+    """Type of chDB's query result (the package has no types)."""
 
     def bytes(self) -> bytes | None: ...
 
 
 class _Written(Protocol):
+    """Type of the result of a chDB insert."""
+
     rows_written: int
 
 
 class _Stream(Protocol):
+    """Type of an open chDB insert."""
+
     def append(self, data: bytes) -> None: ...
 
     def finish(self) -> _Written: ...
 
 
 class _Session(Protocol):
+    """Type of a chDB connection."""
+
     def query(self, sql: str, fmt: str = "CSV") -> _Result: ...
 
     def send_insert(self, query: str, fmt: str) -> contextlib.AbstractContextManager[_Stream]: ...
@@ -66,7 +71,7 @@ class ChdbStore(SqlStore):
     """The incident database in a folder.
 
     Args:
-        folder: the database's folder; made where it is missing, readable by its owner only.
+        folder: the database folder; created if missing, readable by its owner only.
 
     Raises:
         DatabaseLockedError: another process has it open.
@@ -78,10 +83,10 @@ class ChdbStore(SqlStore):
 
 
 class ChdbBackend:
-    """Connections to one folder: one that writes, and one for each query of a user while it runs.
+    """Connections to one database folder: one for writing, and one for each running user query.
 
     Args:
-        folder: the database's folder.
+        folder: the database folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -135,7 +140,7 @@ class ChdbBackend:
         return without_hidden(answer, asked.fmt)
 
     def _by_cell(self, session: _Session, asked: UserQuery) -> bytes:
-        """An answer in a format that does not escape line ends: each cell is cleaned before it is formatted."""
+        """Answer a query in a format that does not escape line ends: values are cleaned first, then formatted."""
         with _explained():
             data = session.query(asked.sql, "Native").bytes() or b""
             if not data:  # no rows: the format says what stands around them
@@ -147,7 +152,7 @@ class ChdbBackend:
             return without_hidden(_formatted(found, asked.fmt, own.query), asked.fmt)
 
     def close(self) -> None:
-        """See ``Backend.close``: what users still ask is stopped."""
+        """See ``Backend.close``; running user queries are stopped."""
         if os.getpid() != self._pid:
             return  # the parent's database: in a forked child even dropping a session hangs
         with self._write_lock:
@@ -164,7 +169,10 @@ class ChdbBackend:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Session]:
-        """The connection that writes; after an error another one, for that one may answer with what was left."""
+        """Lock and yield the writing connection.
+
+        After an error it is replaced, as its next answer could hold old rows.
+        """
         with self._write_lock:
             writer = self._opened(self._writer)
             try:
@@ -178,6 +186,7 @@ class ChdbBackend:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[_Session]:
+        """Open a connection to the folder, and close it at the end of the block."""
         with _explained():
             session = _connect(self._folder)
         try:
@@ -186,6 +195,7 @@ class ChdbBackend:
             session.close()
 
     def _opened(self, session: _Session | None) -> _Session:
+        """Return the session; raise ``StoreError`` if the database was closed, or this is a forked child."""
         if session is None:
             raise StoreError(f"the incident database {self._folder} was closed")
         if os.getpid() != self._pid:
@@ -194,33 +204,35 @@ class ChdbBackend:
 
 
 def format_native(data: bytes, fmt: str) -> bytes:
-    """Rows of the format ``Native`` in another of ClickHouse's output formats: what its own client does.
+    """Convert rows in format ``Native`` to another ClickHouse output format.
 
-    A server sends typed columns and leaves the text to the client. Here the same engine writes it that
-    writes an embedded database's, so an answer looks the same from both.
+    ClickHouse servers send typed columns and leave text formatting to the client. Formatting here with chDB makes
+    answers look the same from a server and from an embedded database.
 
     Raises:
-        StoreError: there is no such format, or a database folder is open in this process.
+        StoreError: the format does not exist, or a database folder is open in this process.
     """
     return _formatted(data, fmt, _in_memory)
 
 
 def parse_here(statement: str) -> str:
-    """The one text that a statement of ours answers, from an engine without a database.
+    """Run one of the program's own statements on an engine without a database, and return its answer as text.
 
     Raises:
-        StoreError: it fails, or a database folder is open in this process.
+        StoreError: the statement fails, or a database folder is open in this process.
     """
     with _explained():
         return (_in_memory(statement, "TSVRaw").bytes() or b"").decode("utf-8", "replace")
 
 
 def _in_memory(sql: str, fmt: str) -> _Result:
+    """Run a statement on chDB's engine without a folder and return the result."""
     with _IN_MEMORY:
         return cast("_Result", chdb.query(sql, fmt))  # type: ignore[no-untyped-call]  # chDB has no types
 
 
 def _formatted(data: bytes, fmt: str, query: Callable[[str, str], _Result]) -> bytes:
+    """Write rows in format ``Native`` to a temporary file and convert them to ``fmt`` with ``query``."""
     with tempfile.NamedTemporaryFile(prefix="tocsin-", suffix=".native") as file, _explained():
         file.write(data)
         file.flush()
@@ -230,13 +242,13 @@ def _formatted(data: bytes, fmt: str, query: Callable[[str, str], _Result]) -> b
 
 
 def encode_rows(batch: Sequence[Row]) -> bytes:
-    """Rows as JSONEachRow. Half characters (lone surrogates) become ``?``: they are no UTF-8."""
+    """Encode rows in format JSONEachRow; lone surrogates, which UTF-8 cannot encode, become ``?``."""
     lines = (json.dumps({name: encode_cell(cell) for name, cell in row.items()}, ensure_ascii=False) for row in batch)
     return "\n".join(lines).encode("utf-8", "replace")
 
 
 def encode_cell(cell: Cell) -> Cell:
-    """One value as ClickHouse reads it from JSON.
+    """Convert one value to the form that ClickHouse reads from JSON.
 
     >>> encode_cell(TimeNs(1_500_000_000))
     '0000000001.500000000'
@@ -250,11 +262,12 @@ def encode_cell(cell: Cell) -> Cell:
 
 
 def _connect(folder: Path) -> _Session:
+    """Open a chDB connection to the folder."""
     return cast("_Session", Session(str(folder)))  # type: ignore[no-untyped-call]
 
 
 def _restrict(session: _Session) -> None:
-    """Make a connection one of a user: our database, limits, and no right to change anything."""
+    """Make a connection fit for a user query: database ``tocsin``, the limits, read-only."""
     with _explained():
         session.query("USE tocsin")  # `SELECT * FROM incidents` and `SHOW TABLES` mean ours
         session.query("SET " + ", ".join(f"{name} = {value!r}" for name, value in LIMITS.items()))
@@ -262,15 +275,16 @@ def _restrict(session: _Session) -> None:
 
 
 def _text(session: _Session, statement: str) -> str:
+    """Run a statement and return its answer as text."""
     with _explained():
         return (session.query(statement, "TSVRaw").bytes() or b"").decode("utf-8", "replace")
 
 
 def _open_session(folder: Path) -> _Session:
-    """Open the folder, or say who has it.
+    """Open the folder, or raise an error that names the process that has it open.
 
-    A failed start is tried once more: another process that only looked at the lock
-    (``_holder``) holds it for an instant.
+    A failed start is tried twice, because another process that only tests the lock (``_holder``) holds it for an
+    instant.
     """
     message = ""
     for _ in range(_OPEN_ATTEMPTS_COUNT):
@@ -285,6 +299,7 @@ def _open_session(folder: Path) -> _Session:
 
 
 def _refuse_locked(folder: Path) -> None:
+    """Raise ``DatabaseLockedError`` if another process has the folder open."""
     holder = _holder(folder)
     if holder:
         raise DatabaseLockedError(
@@ -294,10 +309,10 @@ def _refuse_locked(folder: Path) -> None:
 
 
 def _holder(folder: Path) -> str:
-    """Which other process has the folder open; "" = none.
+    """Return a text that names the other process that has the folder open, "" = none.
 
-    chDB itself says only that it failed, so its lock file is asked: the engine holds an
-    exclusive flock on ``status`` and writes its process id into it.
+    chDB reports only that it failed. Its engine holds an exclusive flock on the file ``status`` and writes its process
+    id there, so the lock is tested directly.
     """
     try:
         with (folder / "status").open(encoding="utf-8", errors="replace") as status:
@@ -318,7 +333,7 @@ def _holder(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Turn chDB's errors (RuntimeError and its subclass ChdbError) into one clear line."""
+    """Turn chDB's errors (RuntimeError and its subclass ChdbError) into ``StoreError`` with a one-line message."""
     try:
         yield
     except RuntimeError as error:

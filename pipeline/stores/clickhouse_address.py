@@ -1,7 +1,7 @@
-"""Where a ClickHouse server is, and how to prove who asks: the URL of ``--clickhouse``.
+"""Parse the URL of ``--clickhouse``: a ClickHouse server's address and the credentials for it.
 
-``clickhouse://USER@HOST:PORT`` in the clear, ``clickhouses://`` with TLS. Neither a log line nor
-an error nor ``str`` of an address holds a password.
+``clickhouse://USER@HOST:PORT`` is unencrypted, ``clickhouses://`` uses TLS. Passwords never appear in log lines, errors
+or the ``str`` of an address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tocsin.schemas.errors import ConfigError, StoreRefusedError
 
 DATABASE = "tocsin"
-"""The migrations name it, so an address cannot name another."""
+"""Name of the database; it stands in the migrations, so an address cannot choose another."""
 PORT = 9000
 TLS_PORT = 9440
 PASSWORD_VARIABLE = "TOCSIN_CLICKHOUSE_PASSWORD"  # noqa: S105  # the variable's name
@@ -30,18 +30,18 @@ _TLS_OPTIONS = frozenset({"ca_file", "cert_file", "key_file"})
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseAddress:
-    """A server and the credentials for it.
+    """A ClickHouse server and the credentials for it.
 
     Attributes:
-        host: its name or address.
-        port: of the native protocol.
-        user: who asks.
+        host: host name or IP address.
+        port: port of the native protocol.
+        user: user name.
         tls: whether the connection is encrypted and the server's certificate checked.
-        password_file: the password is read from it at each connect; None: ``password`` counts.
-        ca_file: the certificates to trust instead of the system's.
-        cert_file: our own certificate, for servers that ask for one.
-        key_file: its key.
-        password: from the URL or the environment.
+        password_file: file that the password is read from at each connect; None: ``password`` is used.
+        ca_file: certificates to trust instead of the system's.
+        cert_file: client certificate, for servers that ask for one.
+        key_file: private key of the client certificate.
+        password: password from the URL or the environment.
     """
 
     host: str
@@ -60,7 +60,7 @@ class ClickHouseAddress:
         return f"{scheme}://{self.user}@{host}:{self.port}"
 
     def read_password(self) -> str:
-        """The password as it is now: a file may have been rotated since the last connect.
+        """Return the current password; a password file is read anew each time, because it may have been rotated.
 
         Raises:
             StoreRefusedError: the file cannot be read.
@@ -74,13 +74,17 @@ class ClickHouseAddress:
 
 
 def parse_address(url: str, environment: Mapping[str, str] | None = None) -> ClickHouseAddress:
-    """Read the URL of ``--clickhouse``.
+    """Parse the URL of ``--clickhouse``.
 
-    The password is, in this order: that of ``password_file``, that in the URL, that of the
-    environment variable ``TOCSIN_CLICKHOUSE_PASSWORD``.
+    The password is taken from, in this order: ``password_file``, the URL, the environment variable
+    ``TOCSIN_CLICKHOUSE_PASSWORD``.
+
+    Args:
+        url: the URL.
+        environment: environment variables, None = those of the process.
 
     Raises:
-        ConfigError: it is no such URL; the message shows it without a password.
+        ConfigError: the URL is invalid; the message shows it without a password.
     """
     known = os.environ if environment is None else environment
     try:
@@ -106,6 +110,7 @@ def parse_address(url: str, environment: Mapping[str, str] | None = None) -> Cli
 
 
 def _options(url: str, query: str, *, tls: bool) -> dict[str, Path]:
+    """Return the file options in the URL's query string, by name; raise ``ConfigError`` if one is invalid."""
     options: dict[str, Path] = {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
@@ -123,7 +128,7 @@ def _options(url: str, query: str, *, tls: bool) -> dict[str, Path]:
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown: a password may stand before the host, or as a value of what is no option.
+    """Return a URL with its passwords masked: before the host, and in the values of unknown options.
 
     >>> without_password("clickhouse://u:secret@h:9000/?ca_file=b&word=secret")
     'clickhouse://u:***@h:9000/?ca_file=b&word=***'
@@ -141,9 +146,11 @@ def without_password(url: str) -> str:
 
 
 def _hidden(pair: str) -> str:
+    """Mask the value of one ``name=value`` option."""
     name, equals, _ = pair.partition("=")
     return f"{name}{equals}***" if equals else name and "***"
 
 
 def _wrong(url: str, must: str) -> ConfigError:
+    """Return a ``ConfigError`` for ``--clickhouse`` that shows the URL without passwords."""
     return ConfigError("--clickhouse", without_password(url), must)

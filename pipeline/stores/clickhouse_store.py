@@ -1,8 +1,8 @@
 """The incident database on a ClickHouse server, over its native protocol.
 
-The only module that connects with clickhouse-driver. Verdicts are written on one connection, and each query of
-a user gets one of its own, which is read-only and has limits. Nothing here tries again: the errors say whether that
-would help (``StoreAwayError``) or not, and whoever holds the rows decides.
+The only module that connects with clickhouse-driver. Verdicts are written on one connection, and each user query gets
+its own read-only connection with limits. Nothing is retried here. Errors say whether a retry can help
+(``StoreAwayError``), and the caller decides.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tocsin.schemas.errors import RowRefusedError, StoreAwayError, StoreError, S
 
 CONNECT_TIMEOUT_SECONDS = 10
 ANSWER_TIMEOUT_SECONDS = 90
-"""A server that says nothing for so long is away, whatever it is doing."""
+"""A server that sends nothing for this long counts as unreachable."""
 OLDEST_SERVER = (22, 8)
-"""The tables need Bool, DateTime64, column codecs, TTL and views that can be replaced."""
+"""Oldest supported server version: the tables need Bool, DateTime64, column codecs, TTL and replaceable views."""
 
 # A row that was acknowledged is in the table, whatever the server's profile says about asynchronous inserts.
 _INSERT_SETTINGS = {"async_insert": 0, "wait_for_async_insert": 1}
@@ -90,10 +90,10 @@ logging.getLogger("clickhouse_driver").setLevel(logging.CRITICAL)
 
 
 class ClickHouseStore(SqlStore):
-    """The incident database on a server. Nothing connects before the first call.
+    """The incident database on a server; connects at the first call.
 
     Args:
-        address: where, and as whom.
+        address: the server and its credentials.
     """
 
     def __init__(self, address: ClickHouseAddress) -> None:
@@ -101,13 +101,13 @@ class ClickHouseStore(SqlStore):
 
 
 class ClickHouseBackend:
-    """Connections to one server: one that writes, and one for each query of a user while it runs.
+    """Connections to one server: one for writing, and one for each running user query.
 
-    Raises, from every method: ``StoreAwayError`` (try again), ``StoreRefusedError`` (credentials,
-    rights, certificate, address), ``StoreError`` (anything else).
+    Every method raises ``StoreAwayError`` (a retry can help), ``StoreRefusedError`` (wrong credentials, rights,
+    certificate or address) or ``StoreError`` (anything else).
 
     Args:
-        address: where, and as whom.
+        address: the server and its credentials.
     """
 
     def __init__(self, address: ClickHouseAddress) -> None:
@@ -140,7 +140,7 @@ class ClickHouseBackend:
             raise StoreError(f"{self._address} took {written} of {len(batch)} rows for {table}")
 
     def query(self, sql: str, fmt: str) -> bytes:
-        """See ``Backend.query``: formatted here, by the engine that formats an embedded database's answers."""
+        """See ``Backend.query``; the answer is formatted here by chDB, as for an embedded database."""
         # chDB takes a moment to load: only who needs it pays.
         from tocsin.pipeline.stores.chdb_store import format_native, parse_here
 
@@ -158,13 +158,16 @@ class ClickHouseBackend:
         return without_hidden(format_native(encoded_columns(_distinct(columns), data, asked.fmt), asked.fmt), asked.fmt)
 
     def close(self) -> None:
-        """See ``Backend.close``: waits for what is running."""
+        """See ``Backend.close``; waits for running queries."""
         self._writer.close()
         with self._lanes.all_places():
             pass
 
     def _read_only(self, reader: _PooledConnection, sql: str) -> tuple[Any, Any]:
-        """(columns, their data) of a user's query, which may change nothing."""
+        """Run a user query read-only and return (columns, their data).
+
+        It falls back to fewer settings where the server does not let this user change them.
+        """
         try:
             return _select_columns(reader, sql, _READ_SETTINGS)
         except StoreError as error:
@@ -183,12 +186,13 @@ class ClickHouseBackend:
 
 
 def _readonly_of(reader: _PooledConnection) -> int:
-    """The user's own setting: a statement that would change something fails with the same code."""
+    """Return the user's ``readonly`` setting on the server (0, 1 or 2)."""
     _, data = _select_columns(reader, "SELECT toUInt8(getSetting('readonly'))", {})
     return int(data[0][0]) if data else 0
 
 
 def _select_columns(reader: _PooledConnection, sql: str, settings: Mapping[str, int | str]) -> tuple[Any, Any]:
+    """Run a query with these settings and return (columns, their data), with texts as bytes."""
     options = {**settings, "strings_as_bytes": True}
     data, columns = reader.run(
         lambda client: client.execute(sql, with_column_types=True, columnar=True, settings=options)
@@ -197,13 +201,13 @@ def _select_columns(reader: _PooledConnection, sql: str, settings: Mapping[str, 
 
 
 def _distinct(columns: Columns) -> Columns:
-    """Columns whose names differ (``SELECT 1, 1``): the format that carries them to the formatter asks for it."""
+    """Return the columns with unique names (``SELECT 1, 1`` repeats one), which the format ``Native`` requires."""
     names = [name for name, _ in columns]
     return [(f"{name}_{index}" if name in names[:index] else name, spec) for index, (name, spec) in enumerate(columns)]
 
 
 class _PooledConnection:
-    """One connection, made when it is needed and again after every error; one caller at a time."""
+    """One connection for one caller at a time, opened when needed and reopened after every error."""
 
     def __init__(self, address: ClickHouseAddress, database: str) -> None:
         self._address = address
@@ -213,6 +217,10 @@ class _PooledConnection:
         self._closed = False
 
     def run(self, work: Callable[[Any], T], *, inserting: bool = False) -> T:
+        """Call ``work`` with the connected client and return its result.
+
+        ``inserting`` makes data errors a ``RowRefusedError``.
+        """
         with self._lock, _explained(self._address, inserting=inserting):
             if self._closed:
                 raise StoreError(f"the connection to {self._address} was closed")
@@ -239,6 +247,7 @@ class _PooledConnection:
             client.disconnect()
 
     def _connected(self) -> Any:
+        """Return a newly connected client; raise ``StoreRefusedError`` if the server is too old."""
         client = make_client(self._address, self._database)
         try:
             client.connection.connect()
@@ -256,7 +265,11 @@ class _PooledConnection:
 
 
 def make_client(address: ClickHouseAddress, database: str) -> Any:
-    """A driver's client whose times are exact (``native_blocks``); nothing is connected yet."""
+    """Return a client of clickhouse-driver that reads times exactly (``native_blocks``); it is not connected yet.
+
+    Raises:
+        StoreRefusedError: a certificate or key file cannot be read.
+    """
     files = {"ca_certs": address.ca_file, "certfile": address.cert_file, "keyfile": address.key_file}
     for file in files.values():
         if file is not None and not os.access(file, os.R_OK):
@@ -280,7 +293,10 @@ def make_client(address: ClickHouseAddress, database: str) -> Any:
 
 
 def encode_cell(cell: Cell | Sequence[int]) -> Any:
-    """One value as the driver writes it. Half characters (lone surrogates) become ``?``: they are no UTF-8."""
+    """Convert one value to the form that the driver writes.
+
+    Lone surrogates, which UTF-8 cannot encode, become ``?``.
+    """
     if isinstance(cell, str):
         return cell if cell.isascii() else cell.encode("utf-8", "replace").decode()
     if isinstance(cell, Sequence):
@@ -290,7 +306,7 @@ def encode_cell(cell: Cell | Sequence[int]) -> Any:
 
 @contextlib.contextmanager
 def _explained(address: ClickHouseAddress, *, inserting: bool) -> Iterator[None]:
-    """Turn what the driver raises into one clear line of ours."""
+    """Turn the driver's errors into ``StoreError`` and its subclasses with a one-line message."""
     try:
         yield
     except StoreError:
@@ -312,6 +328,7 @@ def _explained(address: ClickHouseAddress, *, inserting: bool) -> Iterator[None]
 
 
 def _server_error(address: ClickHouseAddress, error: Any, *, inserting: bool) -> StoreError:
+    """Return the ``StoreError`` subclass that matches an error code of the server."""
     text = f"{address}: {one_line_error(error.message)}"
     if error.code in _REFUSED_CODES:
         return StoreRefusedError(text)
@@ -323,6 +340,7 @@ def _server_error(address: ClickHouseAddress, error: Any, *, inserting: bool) ->
 
 
 def _network_error(address: ClickHouseAddress, error: Exception) -> StoreError:
+    """Return the ``StoreError`` subclass for a network or TLS error, with a hint at the likely cause."""
     text = " ".join(str(error).removeprefix("Code: 209. ").removeprefix("Code: 210. ").split())
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return StoreRefusedError(

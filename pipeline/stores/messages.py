@@ -1,4 +1,4 @@
-"""What a database says when something is wrong, as one line for a person."""
+"""Turn database error messages into one readable line, and check format names."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import re
 from tocsin.schemas.errors import ConfigError
 
 PYTHON_FORMATS = frozenset({"dataframe", "arrowtable", "debug"})
-"""chDB takes these for Python objects, not for bytes."""
+"""Names of chDB's formats that return Python objects instead of bytes."""
 
 _FORMAT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def check_format(name: str) -> None:
-    """Refuse what cannot be one of ClickHouse's output formats.
+    """Check that a name can be one of ClickHouse's output formats.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it cannot.
     """
     if not _FORMAT.fullmatch(name) or name.lower() in PYTHON_FORMATS:
         raise ConfigError("format", name, "one of ClickHouse's output formats, e.g. Pretty, JSON, CSV")
 
 
 def one_line_error(message: str) -> str:
-    r"""The database's message without its layers.
+    r"""Return a database's error message on one line, without repeated prefixes, version and stack trace.
 
     >>> one_line_error("Code: 73. DB::Exception: Code: 73. DB::Exception: Unknown\nformat. (version 26.9)")
     'Unknown format.'

@@ -1,8 +1,8 @@
-"""Blocks of ClickHouse's native protocol, exact in both directions.
+"""Read and write blocks of ClickHouse's native protocol without loss of precision.
 
-clickhouse-driver turns times into ``datetime``, which ends at microseconds; incidents are kept to the
-nanosecond. On the wire a time is an integer, so it is read and written as one here; everything else is
-left to the driver's columns. ``tests/`` and ``tocsin cluster`` use the same code on the server's side.
+clickhouse-driver turns times into ``datetime``, which has only microseconds; incidents are kept in nanoseconds. On the
+wire a time is an integer, so it is read and written as one here. All other types are left to the driver. ``tests/`` and
+``tocsin cluster`` use the same code on the server's side.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clickhouse_driver.writer import write_binary_str, write_binary_uint8
 
 BUFFER_BYTES = 1 << 20
 FORMAT_REVISION = 0
-"""The revision of the format ``Native`` in a file: blocks without anything around them."""
+"""Protocol revision of the format ``Native`` in a file: blocks without any framing."""
 
 _QUOTED = r"'(?:[^'\\]|\\.)*'"
 _TIMES = re.compile(rf"{_QUOTED}|DateTime64\([^)]*\)|DateTime(?:\([^)]*\))?|\bDate32\b|\bDate\b")
@@ -35,11 +35,11 @@ Columns = Sequence[tuple[str, str]]
 """(name, ClickHouse type) of each column."""
 
 UNREADABLE = (errors.Error, struct.error, TypeError, ValueError, KeyError, NotImplementedError)
-"""What the driver raises for a type that it does not know, or knows in part."""
+"""Errors that the driver raises for a type that it does not support."""
 
 
 def wire_type(spec: str) -> str:
-    """A type as it travels: times are integers.
+    """Return a ClickHouse type as it is sent on the wire: time types become integer types.
 
     >>> wire_type("Array(Nullable(DateTime64(9, 'UTC')))")
     'Array(Nullable(Int64))'
@@ -50,7 +50,7 @@ def wire_type(spec: str) -> str:
 
 
 def make_context(revision: int) -> Any:
-    """A driver's context for blocks of a revision: text stays bytes, settings are the defaults."""
+    """Return a driver context for blocks of a protocol revision; texts stay bytes, settings are the defaults."""
     context = Context()
     context.server_info = SimpleNamespace(used_revision=revision, timezone="UTC", get_timezone=lambda: "UTC")
     context.settings = {}
@@ -69,11 +69,11 @@ def make_context(revision: int) -> Any:
 
 
 class BlockReader:
-    """Reads blocks; stands in for the driver's ``BlockInputStream``.
+    """Reads blocks; replaces the driver's ``BlockInputStream``.
 
     Args:
         fin: the driver's buffered reader.
-        context: the driver's context, which knows the revision.
+        context: the driver's context, which knows the protocol revision.
     """
 
     def __init__(self, fin: Any, context: Any) -> None:
@@ -81,10 +81,10 @@ class BlockReader:
         self._context = context
 
     def read(self, use_numpy: bool | None = None) -> Any:  # noqa: ARG002, FBT001  # the driver's signature
-        """The next block, column by column.
+        """Read and return the next block, column by column.
 
         Raises:
-            EOFError: there is none.
+            EOFError: there are no more blocks.
         """
         revision = self._context.server_info.used_revision
         info = BlockInfo()
@@ -108,7 +108,7 @@ class BlockReader:
 
 
 def write_block(fout: Any, context: Any, columns: Columns, data: Sequence[Sequence[Any]]) -> None:
-    """Write one block; ``data`` is [] for a block that only says its columns."""
+    """Write one block; ``data`` is [] for a block that only announces its columns."""
     revision = context.server_info.used_revision
     if revision >= defines.DBMS_MIN_REVISION_WITH_BLOCK_INFO:
         BlockInfo().write(fout)
@@ -125,7 +125,7 @@ def write_block(fout: Any, context: Any, columns: Columns, data: Sequence[Sequen
 
 
 class _Memory:
-    """The part of a socket that the driver's buffers use, in memory."""
+    """In-memory replacement for the socket methods that the driver's buffers call."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.written = bytearray()
@@ -141,14 +141,14 @@ class _Memory:
 
 
 def encode_native(columns: Columns, data: Sequence[Sequence[Any]]) -> bytes:
-    """One block in the format ``Native``."""
+    """Return columns and their data as one block in format ``Native``."""
     memory = _Memory()
     write_block(BufferedSocketWriter(memory, BUFFER_BYTES), make_context(FORMAT_REVISION), columns, data)
     return bytes(memory.written)
 
 
 def decode_native(data: bytes) -> list[Any]:
-    """All blocks of the format ``Native``."""
+    """Return all blocks in bytes of the format ``Native``."""
     reader = BlockReader(BufferedSocketReader(_Memory(data), BUFFER_BYTES), make_context(FORMAT_REVISION))
     blocks = []
     while True:

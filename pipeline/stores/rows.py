@@ -1,7 +1,6 @@
-"""Our types as rows of the incident database. Pure: nothing here knows a database.
+"""Convert verdicts, evidence, actions and host health to rows of the incident database; no database is used here.
 
-Times are ``TimeNs`` (Unix nanoseconds), so that a database's module can tell them from
-other numbers and write them as it must.
+Times are ``TimeNs`` (Unix nanoseconds), so that each database's module can tell them from other numbers.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ Row = Mapping[str, Cell]
 """Column name -> value."""
 
 MAX_NAMED_SUSPECTS = 8
-"""A sentence names so many suspects and counts the others."""
+"""Maximum number of suspects (or ranks) named in a sentence; the rest are counted."""
 MAX_NAMED_WITNESSES = 3
-"""And so many of those who saw it."""
+"""Maximum number of witnesses named in a sentence; the rest are counted."""
 MAX_TEXT_CHARACTERS = 1000
-"""Longest sentence of evidence: a tail of stderr is no sentence."""
+"""Maximum length of a sentence of evidence, which may quote a long stderr tail."""
 
 FAULT_WORDS: Mapping[FaultKind, str] = {
     FaultKind.FAIL_STOP: "stopped",
@@ -49,21 +48,21 @@ FAULT_WORDS: Mapping[FaultKind, str] = {
     FaultKind.SILENT_CORRUPTION: "computes wrongly",
     FaultKind.DEGRADED: "degraded",
 }
-"""What a fault is called in a sentence (and in ``incidents_all.what``)."""
+"""Word for each fault in a sentence (and in ``incidents_all.what``)."""
 
 
 class TimeNs(int):
-    """Unix nanoseconds, told apart from other integers."""
+    """Unix nanoseconds, as a type distinct from other integers."""
 
     __slots__ = ()
 
 
 def incident_row(verdict: Verdict, opened_ns: int) -> Row:
-    """One update of a verdict as a row of ``incidents``.
+    """Return one update of a verdict as a row of ``incidents``.
 
     Args:
         verdict: the update.
-        opened_ns: ``detected_ns`` of the verdict's first update; chooses the partition.
+        opened_ns: ``detected_ns`` of the verdict's first update; it chooses the partition.
     """
     line = verdict.to_line()
     return {
@@ -95,7 +94,7 @@ def incident_row(verdict: Verdict, opened_ns: int) -> Row:
 
 
 def evidence_row(point: EvidencePoint) -> Row:
-    """One point of a series as a row of ``incident_evidence``."""
+    """Return one evidence point as a row of ``incident_evidence``."""
     return {
         "verdict_id": point.verdict_id,
         "metric": point.metric,
@@ -111,7 +110,7 @@ def evidence_row(point: EvidencePoint) -> Row:
 
 
 def action_row(change: ActionChange) -> Row:
-    """One change of an action as a row of ``actions``."""
+    """Return one change of an action as a row of ``actions``."""
     action = change.action
     return {
         "verdict_id": action.verdict_id,
@@ -134,7 +133,7 @@ def action_row(change: ActionChange) -> Row:
 
 
 def action_change(row: Mapping[str, Any]) -> ActionChange:
-    """A row of ``actions``, times as Unix nanoseconds, as the change that wrote it."""
+    """Rebuild the change of an action from its row of ``actions``, with times in Unix nanoseconds."""
     kind, target = str(row["target_kind"]), str(row["target"])
     action = Action(
         verdict_id=str(row["verdict_id"]),
@@ -152,7 +151,7 @@ def action_change(row: Mapping[str, Any]) -> ActionChange:
 
 
 def host_health_row(minute: HostHealth) -> Row:
-    """One minute of a host as a row of ``host_health``."""
+    """Return one minute of a host as a row of ``host_health``."""
     seconds = minute.minute_ns // NS_PER_SECOND
     return {
         "cluster": minute.job.cluster,
@@ -169,10 +168,9 @@ def host_health_row(minute: HostHealth) -> Row:
 
 
 def summary_of(verdict: Verdict) -> str:
-    """The incident in one sentence.
+    """Return a verdict as one sentence: suspects, cause, onset and the first evidence.
 
-    For example ``host n3 (rank 3): process frozen since 03:07:12 UTC; 7 peers wait in all_reduce
-    #41 of group dp0``.
+    For example ``host n3 (rank 3): process frozen since 03:07:12 UTC; 7 peers wait in all_reduce #41 of group dp0``.
     """
     text = f"{who_text(verdict)}: {cause_text(verdict)} since {clock_text(verdict.onset_ns)}"
     if verdict.evidence:
@@ -185,7 +183,7 @@ def summary_of(verdict: Verdict) -> str:
 
 
 def witnesses_text(verdict: Verdict) -> str:
-    """Who saw it, as short as it can be said: ``its own driver, n01, n02 and 5 more``; ``nobody else``."""
+    """Return the witnesses as a short list: ``its own driver, n01, n02 and 5 more``; ``nobody else``."""
     accused = {suspect.component.name for suspect in verdict.suspects}
     others = [one_line(one.host) for one in verdict.witnesses if one.host not in accused]
     own = {one.kind for one in verdict.witnesses if one.host in accused}
@@ -196,20 +194,20 @@ def witnesses_text(verdict: Verdict) -> str:
 
 
 def cause_text(verdict: Verdict) -> str:
-    """The cause in words; where it is unknown, what is wrong."""
+    """Return the cause as words; if it is unknown, the fault and "cause unknown"."""
     if verdict.cause == "unknown":
         return f"{FAULT_WORDS[verdict.fault]}, cause unknown"
     return words(verdict.cause)
 
 
 def cause_meaning(cause: str) -> str:
-    """The sentence of the documented list, "" for a cause that is not on it."""
+    """Return the documented meaning of a cause, "" for an unlisted cause."""
     known = CAUSES.get(cause)
     return "" if known is None else known.meaning
 
 
 def who_text(verdict: Verdict) -> str:
-    """The suspects with their kinds and ranks: ``hosts n1 (rank 1), n2 behind leaf leaf3``."""
+    """Return the suspects with kinds and ranks: ``hosts n1 (rank 1), n2 behind leaf leaf3``."""
     if not verdict.suspects:
         return "nobody at fault"
     kinds = {suspect.component.kind for suspect in verdict.suspects}
@@ -221,7 +219,7 @@ def who_text(verdict: Verdict) -> str:
 
 
 def machine_text(verdict: Verdict) -> str:
-    """The suspects as short as they can be named: ``n1, n2 behind leaf leaf3``; ``nobody``."""
+    """Return the suspects' names as short as possible: ``n1, n2 behind leaf leaf3``; ``nobody``."""
     if not verdict.suspects:
         return "nobody"
     return _listed(
@@ -234,6 +232,7 @@ def machine_text(verdict: Verdict) -> str:
 
 
 def _listed(verdict: Verdict, names: Sequence[str]) -> str:
+    """Join names with commas, count those beyond the maximum, and add the verdict's common component."""
     text = ", ".join(names[:MAX_NAMED_SUSPECTS])
     if len(names) > MAX_NAMED_SUSPECTS:
         text += f" and {len(names) - MAX_NAMED_SUSPECTS} more"
@@ -243,6 +242,7 @@ def _listed(verdict: Verdict, names: Sequence[str]) -> str:
 
 
 def _ranks_text(suspect: Suspect) -> str:
+    """Return a suspect's ranks in brackets with a leading space, "" if it has none."""
     if not suspect.ranks:
         return ""
     shown = ", ".join(map(str, suspect.ranks[:MAX_NAMED_SUSPECTS]))
@@ -251,12 +251,12 @@ def _ranks_text(suspect: Suspect) -> str:
 
 
 def component_text(component: Component) -> str:
-    """A component for a human: ``leaf leaf3``."""
+    """Return a component's kind and name: ``leaf leaf3``."""
     return f"{component.kind.value} {one_line(component.name)}"
 
 
 def evidence_text(evidence: Evidence) -> str:
-    """One sentence of evidence; made from its numbers where the detector wrote none."""
+    """Return the sentence of an evidence; built from its numbers if the detector wrote none."""
     if evidence.text:
         return one_line(evidence.text)
     text = f"{evidence.metric} at {evidence.score:.3g} times the alarm line of {evidence.detector}"
@@ -268,20 +268,19 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def clock_text(ts_ns: int) -> str:
-    """Time of day of a time in Unix nanoseconds: ``03:07:12 UTC``."""
+    """Return the time of day in UTC of a time in Unix nanoseconds: ``03:07:12 UTC``."""
     return f"{datetime.fromtimestamp(ts_ns // NS_PER_SECOND, UTC):%H:%M:%S} UTC"
 
 
 def words(name: str) -> str:
-    """A name as words: ``process_frozen`` -> ``process frozen``."""
+    """Return a name with spaces for underscores: ``process_frozen`` -> ``process frozen``."""
     return one_line(name).replace("_", " ")
 
 
 def one_line(text: str) -> str:
-    """Text that fits a sentence and a terminal.
+    """Return text on one line without control characters, cut to the maximum length.
 
-    Evidence may quote a training process: its control characters (colours, cursor moves,
-    line ends) become spaces, and a long tail is cut.
+    Evidence may quote a training process. Its control characters (colours, cursor moves, line ends) become spaces.
     """
     plain = "".join(character if character.isprintable() else " " for character in text)
     short = " ".join(plain.split())
@@ -289,11 +288,12 @@ def one_line(text: str) -> str:
 
 
 def to_json(value: object) -> str:
-    """Compact JSON; NaN and infinities, which JSON has no numbers for, as strings."""
+    """Return compact JSON; NaN and infinities, which JSON cannot express, become strings."""
     return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def _finite(value: object) -> object:
+    """Return a JSON-able value with its NaNs and infinities replaced by strings, at any depth."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)

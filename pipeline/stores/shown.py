@@ -1,7 +1,7 @@
-"""Answers that a terminal may show: what is hidden in the values of a database is made visible.
+"""Make query answers safe for a terminal: control characters and invisible characters in values are escaped.
 
-Formats that escape line ends need it in the finished text only. In the others (Pretty, Vertical, CSV, …) a line end
-within a value would begin a line that looks like ours, so values are cleaned before they are formatted.
+Formats that escape line ends need this only in the finished text. In others (Pretty, Vertical, CSV ...) a line end
+inside a value could forge a line of output. There the values are cleaned before formatting.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ _BINARY: Final = (
     *("parquet", "arrow", "orc", "avro", "native", "rowbinary", "msgpack", "protobuf", "capnproto", "bson"),
     *("npy", "odbcdriver", "mysqlwire", "postgresqlwire", "buffers", "null"),
 )
-"""How the names of formats begin whose answers are no text."""
+"""Prefixes of the names of binary formats."""
 _ESCAPING: Final = re.compile(r"(?:tsv|tabseparated)(?!raw)|tskv|values|markdown")
-"""How the names of formats begin that write a line end as an escape."""
+"""Prefixes of the names of formats that escape line ends."""
 _FIXED_STRING: Final = re.compile(r"\bFixedString\(\d+\)")
 
 
 def is_binary(fmt: str) -> bool:
-    """Whether answers in a format are bytes and no text."""
+    """Return whether answers in a format are bytes rather than text."""
     return fmt.lower().startswith(_BINARY)
 
 
 def is_by_cell(fmt: str) -> bool:
-    """Whether values must be cleaned before they are formatted: the format does not escape line ends."""
+    """Return whether values must be cleaned before formatting, because the format does not escape line ends."""
     name = fmt.lower()
     return not is_binary(fmt) and "json" not in name and _ESCAPING.match(name) is None
 
 
 def without_hidden(answer: bytes, fmt: str) -> bytes:
-    """An answer as a terminal may get it.
+    """Return an answer with control and invisible characters escaped; binary formats are returned unchanged.
 
     Args:
-        answer: in this format.
-        fmt: its format.
+        answer: the answer in this format.
+        fmt: name of the format.
     """
     if is_binary(fmt):
         return answer
@@ -50,7 +50,7 @@ def without_hidden(answer: bytes, fmt: str) -> bytes:
 
 
 def encoded(data: bytes) -> bytes | None:
-    """Rows of the format ``Native`` with clean values; None: a type that cannot be read here is among them."""
+    """Return rows in format ``Native`` with cleaned values; None if a column has an unsupported type."""
     try:
         return b"".join(
             encode_native(*_clean(block.columns_with_types, block.get_columns())) for block in decode_native(data)
@@ -60,16 +60,21 @@ def encoded(data: bytes) -> bytes | None:
 
 
 def encoded_columns(columns: Columns, data: Sequence[Sequence[Any]], fmt: str) -> bytes:
-    """Columns as the format ``Native``, with clean values where the format that they are for needs it."""
+    """Encode columns in format ``Native``.
+
+    Values are cleaned if the target format ``fmt`` does not escape line ends.
+    """
     return encode_native(*(_clean(columns, data) if is_by_cell(fmt) else (columns, data)))
 
 
 def _clean(columns: Columns, data: Sequence[Sequence[Any]]) -> tuple[Columns, Sequence[Sequence[Any]]]:
+    """Return columns and data with names and values cleaned; fixed-length strings become strings."""
     specs = [(plain(name), _FIXED_STRING.sub("String", spec)) for name, spec in columns]
     return specs, [[_clean_value(value) for value in column] for column in data]
 
 
 def _clean_value(value: Any) -> Any:
+    """Return a value with control and invisible characters in its texts escaped, at any depth."""
     match value:
         case bytes():
             return plain(value.decode("utf-8", "backslashreplace")).encode()

@@ -1,7 +1,7 @@
-"""The store, written once for every database that speaks ClickHouse's SQL.
+"""The incident store for all databases that speak ClickHouse's SQL.
 
-``SqlStore`` knows tables, migrations and the life of a row; a ``Backend`` knows one
-way to reach a database (chDB in the process, a server over its native protocol).
+``SqlStore`` knows the tables, migrations and life cycle of rows. A ``Backend`` knows one way to reach a database: chDB
+in this process, or a server over the native protocol.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tocsin.schemas.migrations import Migration, migrations
 from tocsin.schemas.verdicts import Verdict
 
 BATCH_ROWS_COUNT = 20_000
-"""Rows of one insert: evidence of a large job does not become one string of hundreds of MB."""
+"""Maximum number of rows per insert, which bounds the memory for a large job's evidence."""
 OPENED_CACHE_SIZE = 20_000
-"""Verdicts whose opening time is kept in memory; the others are asked for."""
+"""Maximum number of verdicts whose opening time is cached; others are queried."""
 
 _LOG = logging.getLogger("tocsin.store")
 
@@ -98,31 +98,31 @@ T = TypeVar("T")
 
 
 class Backend(Protocol):
-    """One way to reach a database. Safe to use from several threads; every method raises StoreError."""
+    """One way to reach a database; its methods may be called from several threads and raise ``StoreError``."""
 
     def execute(self, statement: str) -> None:
         """Run one statement that returns nothing."""
         ...
 
     def select(self, statement: str) -> list[Mapping[str, Any]]:
-        """Run one of the store's own queries; integers may come as text."""
+        """Run one of the store's own queries and return its rows as dicts; integers may come as text."""
         ...
 
     def insert(self, table: str, columns: Sequence[str], batch: Sequence[Row]) -> None:
-        """Insert all rows of a batch or raise. Values travel as data, never as SQL."""
+        """Insert all rows of a batch or raise; values are sent as data, never as SQL text."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:
-        """Answer a user's query, without the right to change anything."""
+        """Run a user's read-only query and return its answer in format ``fmt``."""
         ...
 
     def close(self) -> None:
-        """Let the database go; safe to call twice."""
+        """Close the database; calling it twice is safe."""
         ...
 
 
 class SqlStore:
-    """A ``Store`` on a backend.
+    """A ``Store`` on top of a backend.
 
     Attributes:
         backend: the way to the database; closed with the store.
@@ -220,11 +220,11 @@ class SqlStore:
         self.backend.close()
 
     def _missing(self) -> list[Migration]:
-        """What this program knows and the database has not.
+        """Return the migrations that are not yet applied to the database.
 
         Raises:
-            DatabaseNewerError: the database has what this program does not know.
-            StoreError: what was applied has changed since.
+            DatabaseNewerError: the database has migrations that this program does not know.
+            StoreError: an applied migration differs from this program's.
         """
         applied = self._applied()
         newest = max(applied, default=0)
@@ -252,6 +252,7 @@ class SqlStore:
         return {int(row["number"]): str(row["sha256"]) for row in found}
 
     def _apply(self, migration: Migration) -> None:
+        """Run one migration's statements and record it as applied."""
         for statement in migration.statements:
             try:
                 self.backend.execute(statement)
@@ -266,9 +267,9 @@ class SqlStore:
         self._insert("schema_migrations", [row])
 
     def _make_dropped(self) -> None:
-        """Make tables again that somebody dropped: what was applied is remembered, not what became of it.
+        """Recreate tables that were dropped although their migration is recorded as applied.
 
-        Whoever may not make tables may not see them all either: that is no reason to end.
+        A user without the right to create tables may not see all tables either, so a refusal is only logged.
         """
         there = {str(row["name"]) for row in self.backend.select(_TABLES)}
         dropped = [migration for migration in self._known if migration.makes - there]
@@ -284,9 +285,9 @@ class SqlStore:
             _LOG.warning("tables were not made again", extra={"tables": names, "detail": str(error)})
 
     def _opening_times(self, verdicts: Sequence[Verdict]) -> dict[str, int]:
-        """Verdict id -> time of its opening (Unix ns): the earliest that is known of it.
+        """Return verdict id -> opening time (Unix ns), the earliest that is known of each verdict.
 
-        Only a later update of a verdict that this store has not seen costs a query.
+        The database is queried only for later updates of verdicts that are not in the cache.
         """
         opened: dict[str, int] = {}
         for verdict in verdicts:
@@ -301,20 +302,23 @@ class SqlStore:
         return opened
 
     def _stored_opening_times(self, verdict_ids: Sequence[str]) -> dict[str, int]:
+        """Return verdict id -> opening time (Unix ns) as stored in the database."""
         wanted = ", ".join(map(text_literal, verdict_ids))
         found = self.backend.select(_OPENING_TIMES.format(wanted=wanted))
         return {str(row["verdict_id"]): int(row["opened_ns"]) for row in found}
 
     def _insert_all(self, table: str, items: Sequence[T], to_row: Callable[[T], Row]) -> None:
+        """Convert items to rows and insert them into a table."""
         self._insert(table, [to_row(item) for item in items])
 
     def _insert(self, table: str, batch: Sequence[Row]) -> None:
+        """Insert rows into a table in batches."""
         for part in _parts(batch, BATCH_ROWS_COUNT):
             self.backend.insert(f"tocsin.{table}", tuple(part[0]), part)
 
 
 def text_literal(text: str) -> str:
-    """Any text as an SQL expression. Hexadecimal digits cannot end a literal, whatever the text.
+    """Return an SQL expression for any text; hexadecimal digits make SQL injection impossible.
 
     >>> text_literal("it's")
     "unhex('69742773')"
@@ -323,5 +327,6 @@ def text_literal(text: str) -> str:
 
 
 def _parts(batch: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+    """Yield a batch in parts of at most ``size`` rows."""
     for start in range(0, len(batch), size):
         yield batch[start : start + size]

@@ -1,8 +1,8 @@
-"""What a user's query may be: one that reads, within limits, and touches nothing outside the database.
+"""Check user queries: they may only read, within limits, and nothing outside the database.
 
-The text is not judged as it was typed: ClickHouse's own parser first writes it anew (``formatQuerySingleLine``:
-no comments, no heredocs, one way of quoting, one statement), that text is judged, and that text is run. So what
-was judged and what runs cannot differ.
+A query is not judged as typed. ClickHouse's own parser first rewrites it (``formatQuerySingleLine``) without comments
+and heredocs, with uniform quoting, as one statement. The rewritten text is both judged and run, so the two cannot
+differ.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tocsin.pipeline.stores.messages import check_format
 from tocsin.schemas.errors import StoreAwayError, StoreError, TocsinError
 
 MAX_QUERY_SECONDS: Final = 60
-"""A user's query is stopped after this time."""
+"""Time after which a user query is stopped."""
 MAX_QUERY_CHARACTERS: Final = 200_000
-"""Longest query."""
+"""Maximum length of a user query."""
 LIMITS: Final[Mapping[str, int | str]] = {
     "max_execution_time": MAX_QUERY_SECONDS,
     "timeout_overflow_mode": "throw",
@@ -33,12 +33,12 @@ LIMITS: Final[Mapping[str, int | str]] = {
     "max_temporary_data_on_disk_size_for_query": 1 << 30,
     "allow_introspection_functions": 0,
 }
-"""Settings of every user's query, before ``readonly = 1`` forbids to change them."""
+"""Settings of every user query; ``readonly = 1`` is set after them so that a query cannot change them."""
 
 MAX_QUERIES_COUNT: Final = 4
-"""Users' queries that run side by side; further ones wait ``QUEUE_SECONDS``."""
+"""Maximum number of concurrent user queries; further ones wait up to ``QUEUE_SECONDS``."""
 MAX_INCIDENTS_COUNT: Final = 2
-"""Of those of ``tocsin incidents``, which have places of their own."""
+"""Maximum number of concurrent queries of ``tocsin incidents``, which have slots of their own."""
 QUEUE_SECONDS: Final = 10.0
 
 HARMLESS_TABLE_FUNCTIONS: Final = frozenset(
@@ -48,7 +48,7 @@ HARMLESS_TABLE_FUNCTIONS: Final = frozenset(
         *("format", "input", "fuzzquery", "fuzzjson"),
     }
 )
-"""Table functions that read nothing but their arguments; ``tests/`` sees that every other one is forbidden."""
+"""Table functions that read nothing but their arguments; ``tests/`` checks that all others are forbidden."""
 
 FORBIDDEN_FUNCTIONS: Final = frozenset(
     {
@@ -77,7 +77,7 @@ FORBIDDEN_FUNCTIONS: Final = frozenset(
         *("airedact", "aisimilarity", "aifilter", "aiclassify", "aiembed", "aiextract", "aigenerate", "aitranslate"),
     }
 )
-"""Names, in small letters, that a user's query may not call."""
+"""Lower-case names of functions that a user query may not call."""
 
 SYSTEM_TABLES: Final = frozenset(
     {
@@ -85,7 +85,10 @@ SYSTEM_TABLES: Final = frozenset(
         *("table_functions", "formats", "data_type_families", "settings", "parts", "build_options", "time_zones"),
     }
 )
-"""What of ClickHouse's own database may be read: neither others' queries nor users, keys and configuration."""
+"""Tables of ClickHouse's ``system`` database that a query may read.
+
+Others show queries, users, keys or configuration.
+"""
 
 _READING: Final = frozenset({"SELECT", "WITH", "SHOW", "DESCRIBE", "EXISTS", "EXPLAIN"})
 _SHOWING: Final = frozenset(
@@ -114,18 +117,18 @@ _INCIDENTS: Final = re.compile(
 
 
 class QueryRefusedError(StoreError):
-    """A user's query does what a query may not do."""
+    """A user query does something that is not allowed."""
 
     reason = "query_refused"
 
 
 @dataclass(frozen=True, slots=True)
 class UserQuery:
-    """A query that may run.
+    """A checked query that may run.
 
     Attributes:
-        sql: as ClickHouse's parser writes it, without a FORMAT clause.
-        fmt: the format that it names, or that was asked for beside it.
+        sql: the query as rewritten by ClickHouse's parser, without a FORMAT clause.
+        fmt: the format in its FORMAT clause, or the one asked for beside it.
     """
 
     sql: str
@@ -134,13 +137,15 @@ class UserQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
+    """One token of a rewritten query: its kind (text, quoted, word or other), text and position."""
+
     kind: str
     text: str
     start: int
 
     @property
     def name(self) -> str:
-        """An identifier without its quotes; "" for what is none."""
+        """The identifier without its quotes; "" if the token is no identifier."""
         if self.kind == "word":
             return self.text
         if self.kind != "quoted":
@@ -149,17 +154,21 @@ class _Token:
         return re.sub(r"\\(.)", r"\1", inner.replace(quote * 2, quote), flags=re.DOTALL)
 
     def is_word(self, *words: str) -> bool:
+        """Return whether the token is one of these keywords (given in upper case)."""
         return self.kind == "word" and self.text.upper() in words
 
 
 class Lanes:
-    """Places for users' queries: a few run side by side, and ``tocsin incidents`` waits for none of the others."""
+    """Slots for concurrent user queries.
+
+    ``tocsin incidents`` has slots of its own and never waits for other queries.
+    """
 
     def __init__(self, queue_seconds: float = QUEUE_SECONDS) -> None:
-        """All places are free.
+        """Start with all slots free.
 
         Args:
-            queue_seconds: how long a query waits for one.
+            queue_seconds: how long a query waits for a slot.
         """
         self._queue_seconds = queue_seconds
         self._places = threading.Semaphore(MAX_QUERIES_COUNT)
@@ -167,10 +176,10 @@ class Lanes:
 
     @contextlib.contextmanager
     def place(self, sql: str) -> Iterator[None]:
-        """Hold a place while a query runs.
+        """Hold a slot for the duration of the block.
 
         Raises:
-            StoreAwayError: none became free in time.
+            StoreAwayError: no slot became free in time.
         """
         places = self._places_of_incidents if is_incidents_query(sql) else self._places
         if not places.acquire(timeout=self._queue_seconds):
@@ -184,7 +193,7 @@ class Lanes:
             places.release()
 
     def is_idle(self) -> bool:
-        """Whether no query runs now."""
+        """Return whether no query is running."""
         for places, count in ((self._places, MAX_QUERIES_COUNT), (self._places_of_incidents, MAX_INCIDENTS_COUNT)):
             free = 0
             while free < count and places.acquire(blocking=False):
@@ -197,7 +206,7 @@ class Lanes:
 
     @contextlib.contextmanager
     def all_places(self) -> Iterator[None]:
-        """Wait until no query runs, and let none begin."""
+        """Wait until no query is running, and let none start during the block."""
         wanted = [self._places] * MAX_QUERIES_COUNT + [self._places_of_incidents] * MAX_INCIDENTS_COUNT
         for places in wanted:
             places.acquire()
@@ -211,13 +220,13 @@ class Lanes:
 def incidents_query(
     *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None, limit: int = 1000
 ) -> str:
-    """The query of ``tocsin incidents``, newest first: the columns of the views, and ``expires``.
+    """Return the query of ``tocsin incidents``, newest first: the columns of the views, and ``expires``.
 
     Args:
-        everything: also what is over, and what nobody renewed before it expired.
-        job_id: only this job.
-        id_prefix: only incidents whose id begins so.
-        limit: how many.
+        everything: include closed and expired incidents.
+        job_id: only incidents of this job, None = of all.
+        id_prefix: only incidents whose id starts with this, None = all.
+        limit: maximum number of rows.
     """
     # Hexadecimal digits end no literal: the job's name is data, whatever it holds.
     named = ((_ONLY_JOB, job_id), (_ONLY_ID, id_prefix))
@@ -228,22 +237,22 @@ def incidents_query(
 
 
 def is_incidents_query(sql: str) -> bool:
-    """Whether a query is one that ``incidents_query`` makes: such ones never wait behind others."""
+    """Return whether a query is one that ``incidents_query`` builds; these have slots of their own."""
     return _INCIDENTS.fullmatch(sql) is not None
 
 
 def understood(sql: str, fmt: str, ask: Callable[[str], str]) -> UserQuery:
-    """Let ClickHouse's parser write a query anew, and see that it may run.
+    """Rewrite a user query with ClickHouse's parser, check that it is allowed, and return it with its format.
 
     Args:
-        sql: what the user wrote.
-        fmt: the format if the query names none.
-        ask: runs a statement of ours on the engine and returns the one text of its answer.
+        sql: the query as the user wrote it.
+        fmt: the format to use if the query names none.
+        ask: runs a statement of this program and returns its answer as text.
 
     Raises:
-        ConfigError: the format cannot be one.
-        QueryRefusedError: it is no query that reads, or does what one may not do.
-        StoreError: it is no SQL; the message is the parser's.
+        ConfigError: the format is invalid.
+        QueryRefusedError: the query does not only read, or does something that is not allowed.
+        StoreError: the query is not valid SQL; the message is the parser's.
     """
     check_format(fmt)
     if is_incidents_query(sql):
@@ -262,10 +271,10 @@ def understood(sql: str, fmt: str, ask: Callable[[str], str]) -> UserQuery:
 
 
 def check_reading(canonical: str) -> None:
-    """See that a statement only reads, and only what a user may read.
+    """Check that a statement only reads, and only what a user may read.
 
     Args:
-        canonical: the statement as ClickHouse's parser writes it.
+        canonical: the statement as rewritten by ClickHouse's parser.
 
     Raises:
         QueryRefusedError: it does something else.
@@ -292,13 +301,13 @@ def check_reading(canonical: str) -> None:
 
 
 def check_calls(canonical: str) -> None:
-    """See that a statement calls nothing that reads or writes outside the database.
+    """Check that a statement calls no function that reaches outside the database.
 
     Args:
-        canonical: any statement as ClickHouse's parser writes it.
+        canonical: any statement as rewritten by ClickHouse's parser.
 
     Raises:
-        QueryRefusedError: it does.
+        QueryRefusedError: it calls one, or reads or writes a file.
     """
     for before, after in pairwise(_tokens(canonical)):
         if before.name.lower() in FORBIDDEN_FUNCTIONS and after.text == "(":
@@ -312,7 +321,7 @@ def check_calls(canonical: str) -> None:
 
 
 def _without_format(canonical: str) -> tuple[str, str]:
-    """A query without its FORMAT clause, and the format, "" = it names none."""
+    """Return the query without its FORMAT clause, and the format that it named ("" = none)."""
     tokens = list(_tokens(canonical))
     if len(tokens) > 2 and tokens[-2].is_word("FORMAT") and tokens[-1].name:
         return canonical[: tokens[-2].start].rstrip(), tokens[-1].name
@@ -320,5 +329,6 @@ def _without_format(canonical: str) -> tuple[str, str]:
 
 
 def _tokens(canonical: str) -> Iterator[_Token]:
+    """Yield the tokens of a rewritten query."""
     for found in _TOKEN.finditer(canonical):
         yield _Token(str(found.lastgroup), found[0], found.start())

@@ -1,1 +1,1 @@
-"""The engine in one process, without a server."""
+"""The engine as a single process, without a stream server."""

@@ -1,9 +1,8 @@
-"""Time after a restart: it stands until those who were known have come back, then runs until it has caught up.
+"""Catch up after a restart: wait for the known hosts to return, then process the missed seconds.
 
-Agents keep what they see while nobody listens, send that first, and say when they have (``live``). Until then, and for
-``wait_seconds`` at most, no second is judged: then the seconds in which the engine was away are judged with all their
-records, as they would have been. A host that is not back by then may be on its way: that it was not heard while the
-engine was away is the engine's own doing, and does not count as its silence.
+Agents store records while no engine listens, send those first, and then report that they are live. The engine waits for
+that, at most ``wait_seconds``, before it processes a tick. So the seconds of the outage are judged with all their
+records. A host that is not back by then may still return; its silence during the outage does not count against it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CatchUpConfig:
-    """Settings.
+    """Settings of the catch-up.
 
     Attributes:
-        wait_seconds: how long hosts that were known are waited for.
-        known_seconds: a host that was heard so shortly before the end was known then: it reports every 5 s.
+        wait_seconds: maximum time to wait for known hosts.
+        known_seconds: a host is waited for if it was heard within this time before the outage (hosts report every 5 s).
     """
 
     wait_seconds: float = 5.0
@@ -35,7 +34,7 @@ class CatchUpConfig:
 
 
 class CatchUp:
-    """Once, after a start that found a state."""
+    """Catches up once, after a start with restored state."""
 
     def __init__(
         self,
@@ -44,12 +43,12 @@ class CatchUp:
         now_ns: Callable[[], int],
         config: CatchUpConfig | None = None,
     ) -> None:
-        """From now on records may be ahead of the ticks.
+        """Allow records ahead of the ticks from now on.
 
         Args:
-            engine: restored.
-            live_hosts: who is connected, and has sent what it had kept.
-            now_ns: the clock.
+            engine: the restored engine.
+            live_hosts: returns the hosts that are connected and have sent what they had stored.
+            now_ns: returns the current time.
             config: settings.
         """
         self._engine = engine
@@ -60,11 +59,11 @@ class CatchUp:
         engine.is_catching_up = True
 
     def run(self, tick: Callable[[int], object], stopping: Event) -> None:
-        """Wait, then work off the seconds up to now.
+        """Wait for the known hosts, then process one tick for each second up to now.
 
         Args:
-            tick: works off a tick.
-            stopping: ends it early; what was not worked off is worked off by the next start.
+            tick: processes a tick.
+            stopping: ends the catch-up early; the next start processes the rest.
         """
         begin = time.monotonic()
         while self.waited_for - self._live_hosts() and time.monotonic() - begin < self._config.wait_seconds:

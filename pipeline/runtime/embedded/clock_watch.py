@@ -1,4 +1,4 @@
-"""Notices that a machine's wall clock was set: compares it with the steady clock, tick by tick."""
+"""Detect that a machine's wall clock was set, by comparing it with the monotonic clock at each tick."""
 
 from __future__ import annotations
 
@@ -9,42 +9,51 @@ from tocsin.schemas.events import CONTROL_HOST
 from tocsin.schemas.records import NS_PER_SECOND
 
 JUMP_NS: Final = NS_PER_SECOND
-"""A wall clock that moved against the steady one by more than this was set: slices wait no longer for records."""
+"""A wall clock that moves by more than this against the monotonic clock was set.
+
+Slices do not wait longer for records.
+"""
 SLEW_NS: Final = 10_000_000
-"""What a look forgives: NTP slews by at most half a millisecond a second (the kernel's 500 ppm), chrony by more."""
+"""Slew tolerated per check.
+
+NTP adjusts by at most half a millisecond a second (the kernel's 500 ppm), chrony by more.
+"""
 STEP_NS: Final = 100_000_000
-"""A wall clock that moves so far between two looks was set: no slew is as fast (chrony's fastest is 83 ms a second)."""
+"""A move of this size between two checks is a step rather than a slew (chrony's fastest slew is 83 ms a second)."""
 DRIFT_NS: Final = 500_000
-"""What a look forgives of small steps: as much as the kernel slews at most (500 ppm), so that steps add up."""
+"""Amount of accumulated small steps forgiven per check, the kernel's fastest slew (500 ppm).
+
+So repeated steps add up.
+"""
 DOUBT_SECONDS: Final = 5
-"""After a jump the hosts' records show within so many ticks whether they follow it."""
+"""Number of ticks after a jump in which the hosts' records show whether the hosts follow it."""
 _KNOWN_SECONDS: Final = 60
 _MOST_HOSTS: Final = 20_000
 
 
 class HostTimes:
-    """Whose records come on time, and whose late or ahead; threads that take records call ``heard``.
+    """Tracks which hosts' records are on time and which are late or ahead; called by the threads that receive records.
 
-    Only hosts that were on time lately have a say, so names that somebody invents have none.
+    Only hosts that were recently on time count, so invented host names have no influence.
     """
 
     def __init__(self) -> None:
-        """Know nobody."""
+        """Start without known hosts."""
         self._known: tuple[set[str], set[str]] = (set(), set())
         self._on_time: set[str] = set()
         self._off_time: set[str] = set()
 
     def heard(self, host: str, *, is_on_time: bool) -> None:
-        """A record came."""
+        """Count a record of a host as on time or not."""
         hosts = self._on_time if is_on_time else self._off_time
         if host not in ("", CONTROL_HOST) and len(hosts) < _MOST_HOSTS:
             hosts.add(host)
 
     def learn(self, *, is_round: bool) -> None:
-        """Who was on time since the last call is known, and has a say after the next jump.
+        """Remember the hosts that were on time since the last call; they count after the next jump.
 
         Args:
-            is_round: who was not on time since the last round is not known any more.
+            is_round: forget the hosts that were not on time since the last round.
         """
         newer, older = self._known
         newer = newer | self._on_time if len(newer) < _MOST_HOSTS else newer
@@ -52,11 +61,11 @@ class HostTimes:
         self.begin()
 
     def begin(self) -> None:
-        """Count from here."""
+        """Restart the counts of on-time and off-time hosts."""
         self._on_time, self._off_time = set(), set()
 
     def are_against(self) -> bool:
-        """Whether of the known hosts that spoke fewer than half were on time."""
+        """Return whether fewer than half of the known hosts that sent records were on time."""
         newer, older = self._known
         known = newer | older
         on_time = known & self._on_time
@@ -64,21 +73,19 @@ class HostTimes:
 
 
 class EngineTime:
-    """The time by which an engine judges: its wall clock, unless its hosts show that this was set wrongly.
+    """The engine's time: its wall clock, unless the hosts show that the wall clock was set wrongly.
 
-    After a jump the engine follows its wall clock. Where in the next seconds fewer than half of the hosts that speak
-    are on time by it, the hosts have not jumped, and there are more of them: the engine goes on by the time before the
-    jump, and says so. One host, the engine's own machine for instance, does not speak for the wall clock alone. Where
-    the hosts are against that time, too, once what they had held back is through, the wall clock is followed after
-    all. The next jump begins this anew.
+    After a jump the engine first follows its wall clock. If fewer than half of the hosts are then on time by it, the
+    hosts have not jumped. The engine returns to the time before the jump. If the hosts contradict that time too, the
+    wall clock is followed after all. The next jump starts this again.
 
     Attributes:
-        watch: sees the jumps.
-        correction_ns: added to the wall clock, 0 = it is believed.
+        watch: detects the jumps.
+        correction_ns: added to the wall clock, 0 = the wall clock is trusted.
     """
 
     def __init__(self, wall_ns: Callable[[], int], steady_ns: Callable[[], int]) -> None:
-        """Believe the wall clock."""
+        """Start by trusting the wall clock."""
         self._wall_ns = wall_ns
         self.watch = ClockWatch(wall_ns, steady_ns)
         self.correction_ns = 0
@@ -86,14 +93,14 @@ class EngineTime:
         self._learned_ticks = 0
 
     def now_ns(self) -> int:
-        """The engine's time."""
+        """Return the engine's current time."""
         return self._wall_ns() + self.correction_ns
 
     def look(self, hosts: HostTimes) -> int:
-        """Look at the clocks, once a tick; returns by how much the engine's time was changed, in nanoseconds.
+        """Check the clocks, once per tick; return by how much the engine's time jumped, in ns.
 
         Args:
-            hosts: who was on time.
+            hosts: which hosts were on time.
         """
         jump_ns = self.watch.look()
         if jump_ns:
@@ -120,39 +127,40 @@ class EngineTime:
         return 0
 
     def _correct(self, correction_ns: int) -> int:
+        """Set the correction and return by how much it changed, in ns."""
         change_ns, self.correction_ns = correction_ns - self.correction_ns, correction_ns
         return change_ns
 
 
 class ClockWatch:
-    """Keeps how far the wall clock stood from the steady one, and follows it slowly.
+    """Tracks the offset between wall clock and monotonic clock, and follows it slowly.
 
-    A slew is followed and nothing happens. A step beyond ``JUMP_NS``, or several small ones that add up to it, is a
-    jump: each of these moves the clock away from the hosts' for good. A machine that slept jumps ahead: the steady
-    clock stood meanwhile.
+    A slow slew is followed silently. A step beyond ``JUMP_NS``, or small steps that add up to it, is a jump, because it
+    moves the clock permanently away from the hosts' clocks. A machine that was suspended jumps ahead, because its
+    monotonic clock stood still.
     """
 
     def __init__(self, wall_ns: Callable[[], int], steady_ns: Callable[[], int]) -> None:
-        """Begin at the first look.
+        """Start at the first ``look``.
 
         Args:
-            wall_ns: the clock that records are compared with.
-            steady_ns: a clock that nobody sets.
+            wall_ns: returns the wall clock, which records are compared with.
+            steady_ns: returns a monotonic clock.
         """
         self._wall_ns = wall_ns
         self._steady_ns = steady_ns
         self._apart_ns: int | None = None
-        """How far the clocks may stand apart, as was followed."""
+        """Accepted offset between the clocks, None before the first look."""
         self._newest_ns = 0
-        """How far they stood apart at the last look."""
+        """Offset between the clocks at the last look."""
         self._stepped_ns = 0
-        """What small steps add up to, and was not forgiven yet."""
+        """Sum of small steps that is not forgiven yet."""
         self.jump_count = 0
         self.last_jump_ns = 0
-        """How far the last jump went, negative = back."""
+        """Size of the last jump, negative = backwards."""
 
     def look(self) -> int:
-        """Return how far the wall clock jumped since the last look, in nanoseconds, 0: it did not."""
+        """Return how far the wall clock jumped since the last look, in ns; 0 = it did not."""
         apart_ns = self._wall_ns() - self._steady_ns()
         if self._apart_ns is None:
             self._apart_ns = self._newest_ns = apart_ns
@@ -171,4 +179,5 @@ class ClockWatch:
 
 
 def _at_most(value_ns: int, most_ns: int) -> int:
+    """Return the value limited to [-most_ns, most_ns]."""
     return max(-most_ns, min(most_ns, value_ns))

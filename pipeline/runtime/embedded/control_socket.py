@@ -1,8 +1,8 @@
-"""The control socket: how other commands ask a running engine.
+"""The control socket, over which other commands query a running engine.
 
-One connection is one request: a JSON object on one line in; one JSON line out, or many
-for a stream, then the end. Every answer line has ``ok``; where it is false, ``error`` is a
-sentence and ``reason`` its short name. The socket belongs to its owner only (mode 0600).
+Each connection carries one request: a JSON object on one line. The answer is one JSON line, or several for a stream,
+then the end. Every answer line has ``ok``; if it is false, ``error`` is a sentence and ``reason`` its short name. Only
+the socket's owner may connect (mode 0600).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tocsin.schemas.private_files import is_socket
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 1_000_000
-"""Longest request; an answer may be longer."""
+"""Maximum length of a request; an answer may be longer."""
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""A client that connects and says nothing holds a thread no longer than this."""
+"""Time after which a client that sends nothing is disconnected."""
 ANSWER_TIMEOUT_SECONDS = 120.0
-"""How long a client waits for an answer: longer than a user's query may take."""
+"""How long a client waits for an answer; longer than a user query may take."""
 
 OLD_TICK_SECONDS = 10.0
-"""An engine whose newest tick is older judges nothing: whoever asks it is told so, as an error."""
+"""Age of the newest tick above which an engine counts as stuck; clients then report an error."""
 _END_SECONDS = 10.0
 _PEER = struct.Struct("3i")
 """Process, user and group of the peer of a unix socket."""
@@ -44,24 +44,24 @@ ACTOR = "actor"
 """Key of a request that the server sets: who asks, as ``uid:1000``."""
 Message = dict[str, Any]
 Handler = Callable[[Message], Message | Iterator[Message]]
-"""Gets the request, returns the answer without ``ok``, or an iterator of answers.
+"""Function from a request to its answer (without ``ok``), or to an iterator of answers.
 
-An iterator yields ``{}`` now and then while it has nothing to say: nothing is sent, but the
-server sees whether the client is still there, and closes the iterator when it is not.
+An iterator yields ``{}`` now and then while it has nothing to send. Nothing is sent for it, but the server checks
+whether the client is still connected, and closes the iterator if it is not.
 """
 
 
 class EngineAbsentError(EngineError):
-    """Nobody listens on the control socket."""
+    """No engine listens on the control socket."""
 
     reason = "engine_absent"
 
 
 class EngineRefusedError(EngineError):
-    """The engine answered that it cannot do what was asked.
+    """The engine refused a request.
 
     Attributes:
-        reason: the engine's own short name for why.
+        reason: the engine's short name for the cause.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -70,14 +70,12 @@ class EngineRefusedError(EngineError):
 
 
 class ControlServer:
-    """Answers on a unix socket, in threads of its own.
-
-    ``ping`` is answered without a handler.
+    """Answers requests on a unix socket, in its own threads; ``ping`` needs no handler.
 
     Args:
-        path: the socket; its folder is made where it is missing.
-        handlers: command -> what answers it. Called from several threads at a time. A handler
-            raises ``TocsinError`` for what it explains to the client.
+        path: path of the socket; its folder is created if missing.
+        handlers: command -> handler. Handlers are called from several threads, and raise ``TocsinError`` for errors
+            that the client is to see.
     """
 
     def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
@@ -87,14 +85,14 @@ class ControlServer:
         self.thread: SupervisedThread | None = None
 
     def add(self, handlers: Mapping[str, Handler]) -> None:
-        """Answer more commands; before ``start``."""
+        """Add handlers for more commands, before ``start``."""
         self._handlers.update(handlers)
 
     def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
-            EngineError: another engine listens there, or the socket cannot be made.
+            EngineError: another engine listens there, or the socket cannot be created.
         """
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,7 +105,7 @@ class ControlServer:
         self.thread.start()
 
     def close(self) -> None:
-        """Stop listening and remove the socket; streams end at their next answer. Safe to call twice."""
+        """Stop listening and remove the socket; streams end at their next answer. Calling it twice is safe."""
         server, self._server = self._server, None
         if server is None or self.thread is None:
             return
@@ -129,7 +127,7 @@ class ControlServer:
         self.close()
 
     def _remove_stale(self) -> None:
-        """Remove the socket of an engine that died; refuse to take that of one that lives, and what is no socket."""
+        """Remove the socket of a dead engine; raise ``EngineError`` if a live engine answers on it."""
         if not is_socket(self._path):
             return
         try:
@@ -143,7 +141,7 @@ class ControlServer:
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Binds with mode 0600 and knows the handlers."""
+    """Socket server that binds with mode 0600 and holds the handlers."""
 
     daemon_threads = True
     block_on_close = False  # a stream may wait for its handler; it must not hold up the engine's end
@@ -155,28 +153,29 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().__init__(str(path), _Connection)
 
     def server_bind(self) -> None:
-        """Bind; the mode is set before the socket has a name, so it is never open to others."""
+        """Bind the socket; its mode is set before it has a name, so it is never open to others."""
         os.fchmod(self.fileno(), 0o600)
         super().server_bind()
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002  # the base class's
-        """Log a handler's unforeseen error; its client sees the connection end."""
+        """Log an unexpected error of a handler; its client sees the connection end."""
         logger.error("control request failed", exc_info=True)  # noqa: LOG014  # called while it is handled
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """One request of one client."""
+    """One client's connection with one request."""
 
     timeout = REQUEST_TIMEOUT_SECONDS
 
     def handle(self) -> None:
-        """Read one line, answer it."""
+        """Read one request line and answer it."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):  # the client left
             line = self.rfile.readline(MAX_LINE_BYTES + 1)
             if line:
                 self._answer(line)
 
     def _answer(self, line: bytes) -> None:
+        """Run the request's handler and send its answer, its stream of answers, or its error."""
         try:
             request, handler = self._understood(line)
             self.connection.settimeout(ANSWER_TIMEOUT_SECONDS)
@@ -189,6 +188,7 @@ class _Connection(socketserver.StreamRequestHandler):
             self._send({"ok": False, "error": str(error), "reason": error.reason})
 
     def _understood(self, line: bytes) -> tuple[Message, Handler]:
+        """Parse a request and return it with its handler; raise ``EngineRefusedError`` if it is invalid."""
         if len(line) > MAX_LINE_BYTES:
             raise EngineRefusedError(f"the request is longer than {MAX_LINE_BYTES} bytes", "too_large")
         try:
@@ -212,6 +212,7 @@ class _Connection(socketserver.StreamRequestHandler):
         return f"uid:{_PEER.unpack(credentials)[1]}"
 
     def _stream(self, answers: Iterator[Message]) -> None:
+        """Send the answers of an iterator until it ends, the client leaves or the server closes."""
         closing = cast("_Server", self.server).closing
         try:
             for answer in answers:
@@ -225,6 +226,7 @@ class _Connection(socketserver.StreamRequestHandler):
                 close()
 
     def _client_left(self) -> bool:
+        """Return whether the client has closed the connection."""
         readable, _, _ = select.select([self.connection], [], [], 0)
         return bool(readable) and not self.connection.recv(1)
 
@@ -233,10 +235,10 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 class ControlClient:
-    """Asks an engine; each call is a connection of its own.
+    """Sends requests to an engine, each on its own connection.
 
     Args:
-        path: the engine's control socket.
+        path: path of the engine's control socket.
         timeout_seconds: how long to wait for one line of an answer.
     """
 
@@ -245,19 +247,19 @@ class ControlClient:
         self._timeout_seconds = timeout_seconds
 
     def call(self, cmd: str, **args: object) -> Message:
-        """Ask once and return the answer.
+        """Send one request and return its answer.
 
         Raises:
-            EngineAbsentError: nobody listens.
-            EngineRefusedError: the engine refuses; ``reason`` is its own.
-            EngineError: the engine does not answer as agreed.
+            EngineAbsentError: no engine listens.
+            EngineRefusedError: the engine refuses; ``reason`` is the engine's.
+            EngineError: the engine does not follow the protocol.
         """
         for answer in self.stream(cmd, **args):
             return answer
         raise EngineError(f"the engine on {self._path} closed the connection without an answer: see its log")
 
     def stream(self, cmd: str, **args: object) -> Iterator[Message]:
-        """Ask once and yield answers until the engine ends them. Raises as ``call`` does."""
+        """Send one request and yield its answers until the engine ends them; raises the same errors as ``call``."""
         line = json.dumps({"cmd": cmd, **args}).encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
             raise EngineRefusedError(f"the request is longer than {MAX_LINE_BYTES} bytes", "too_large")
@@ -273,6 +275,10 @@ class ControlClient:
                 raise EngineError(f"the engine on {self._path} broke off: {error.strerror or error}") from error
 
     def _answers(self, lines: BinaryIO) -> Iterator[Message]:
+        """Yield the parsed answer lines.
+
+        Raise ``EngineRefusedError`` for a refusal, ``EngineError`` for anything else.
+        """
         for line in lines:
             try:
                 answer = json.loads(line)
@@ -285,6 +291,7 @@ class ControlClient:
             yield answer
 
     def _connect(self) -> socket.socket:
+        """Return a connection to the socket; raise ``EngineAbsentError`` if no engine listens there."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(self._timeout_seconds)
         try:
@@ -298,9 +305,9 @@ class ControlClient:
 
 
 def sql_handler(query: Callable[[str, str], bytes]) -> Handler:
-    """The handler of ``sql``: ``{"query", "format"}`` in, ``{"result": text}`` out.
+    """Return the handler of ``sql``: request ``{"query", "format"}``, answer ``{"result": text}``.
 
-    A format that is no text (Parquet, Native) is refused: its bytes do not fit a JSON line.
+    Binary formats (Parquet, Native) are refused, because their bytes do not fit in a JSON line.
 
     Args:
         query: ``Store.query`` of the engine's store.

@@ -1,4 +1,4 @@
-"""Dead letters and late records on their way to files: a thread writes them, floods are cut and counted."""
+"""Write dead letters and late records to files in a separate thread; floods are limited and counted."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from tocsin.schemas.trouble_log import TroubleLog
 
 _LOG = logging.getLogger("tocsin.letters")
 _MAX_SOURCES: Final = 4_096
+"""Maximum number of (kind, host) pairs whose rates are tracked."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimits:
-    """Bounds of what is kept.
+    """Limits on the kept dead letters.
 
     Attributes:
-        queue_bytes: letters that wait to be written.
-        burst_count: letters of one host that are kept at once: after an outage of half an hour all of it is late.
-        per_second: letters of one host that are kept a second, in the long run.
-        burst_in_all_count: the same for all hosts together.
-        in_all_per_second: the same for all hosts together.
+        queue_bytes: maximum size of dead letters that wait to be written.
+        burst_count: dead letters of one host kept in a burst; after an outage of half an hour all its records are late.
+        per_second: dead letters of one host kept per second in the long run.
+        burst_in_all_count: dead letters of all hosts together kept in a burst.
+        in_all_per_second: dead letters of all hosts together kept per second in the long run.
     """
 
     queue_bytes: int = 32 << 20
@@ -39,13 +40,14 @@ class DeadLetterLimits:
 
 
 class _Bucket:
-    """A rate with a burst."""
+    """A token bucket: a rate limit that allows bursts."""
 
     def __init__(self, burst: float, now: float) -> None:
         self.left = burst
         self.at_seconds = now
 
     def take(self, burst: float, per_second: float, now: float) -> bool:
+        """Take one token and return True, or return False if the bucket is empty."""
         self.left = min(burst, self.left + max(0.0, now - self.at_seconds) * per_second)
         self.at_seconds = now
         if self.left < 1.0:
@@ -55,21 +57,20 @@ class _Bucket:
 
 
 class DeadLetterWriter:
-    """Takes letters at once and writes them in a thread of its own.
+    """Queues dead letters and writes them in its own thread.
 
-    What is dropped (too many of one host, or the disk too slow) is counted in ``dropped`` by kind and why, and a line
-    in the log says so.
+    Dropped ones (too many of one host, or the disk too slow) are counted in ``dropped`` by kind and reason, and logged.
     """
 
     def __init__(
         self, folder: Path | None, limits: DeadLetterLimits | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start nothing yet.
+        """Prepare the writer; ``start`` starts its thread.
 
         Args:
-            folder: where the files are, None: letters are only counted.
-            limits: bounds.
-            clock: seconds that only grow.
+            folder: folder of the files, None = dead letters are not kept.
+            limits: limits, None = the defaults.
+            clock: monotonic time in seconds.
         """
         self._limits = limits or DeadLetterLimits()
         self._clock = clock
@@ -90,18 +91,18 @@ class DeadLetterWriter:
         return len(self._sources)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writing thread."""
         self.thread.start()
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the queued dead letters and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self.thread.join(5.0)
 
     def put(self, kind: str, letter: DeadLetter) -> None:
-        """Take a letter; returns at once, whatever the disk does."""
+        """Queue a dead letter, or drop and count it; never waits for the disk."""
         if kind not in self._files:
             return
         size = len(letter.data) + len(letter.message)
@@ -116,6 +117,7 @@ class DeadLetterWriter:
         self._troubles.warn("letters dropped", why, kind=kind, host=letter.host, why=why)
 
     def _why_not(self, kind: str, host: str, size: int) -> str:
+        """Return the reason to drop a dead letter of this size, "" = keep it."""
         limits, now = self._limits, self._clock()
         if self._waiting_bytes + size > limits.queue_bytes:
             return "disk_too_slow"
@@ -130,6 +132,7 @@ class DeadLetterWriter:
         return ""
 
     def _run(self) -> None:
+        """Write queued dead letters until the writer is closed."""
         while True:
             with self._changed:
                 while not self._waiting and not self._closing:

@@ -1,7 +1,7 @@
-"""What could not be used is kept with its reason: dead letters and late records, in bounded files.
+"""Keep unusable records (dead letters) and late records, with the reason, in files of bounded size.
 
-One JSON object a line; two files of each kind, the older one goes first. Embedded, this is what
-the topics ``dead-letter`` and ``late`` are in the distributed engine.
+Each line is one JSON object. There are two files of each kind; the older one is overwritten. They are the embedded
+engine's counterpart of the topics ``dead-letter`` and ``late``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEAD_LETTERS: Final = "dead-letters"
 LATE: Final = "late"
 KINDS: Final = (DEAD_LETTERS, LATE)
 MAX_DATA_BYTES: Final = 1 << 18
-"""Of a record that are kept; ``data_bytes`` says how many it had."""
+"""Maximum number of bytes kept of a record; ``data_bytes`` then gives its full size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class DeadLetter:
     """A record that could not be used.
 
     Attributes:
-        received_ns: when it came.
-        host: who sent it, "" = unknown.
-        reason: short name.
-        message: which field and value, "" = nothing more to say.
-        data: its bytes.
+        received_ns: when it arrived.
+        host: host that sent it, "" = unknown.
+        reason: short name of the reason.
+        message: the field and value that are wrong, "" = no details.
+        data: bytes of the record.
     """
 
     received_ns: int
@@ -44,18 +44,18 @@ class DeadLetter:
 
 
 class DeadLetterLog:
-    """Appends letters to ``NAME.jsonl``; before it exceeds ``max_bytes`` it becomes ``NAME.old.jsonl``.
+    """Appends dead letters to ``NAME.jsonl``, which is renamed to ``NAME.old.jsonl`` before it exceeds ``max_bytes``.
 
-    The files are their owner's only: a record may hold the last lines of a program's log.
+    The files are readable by their owner only, because a record may contain the last lines of a program's log.
     """
 
     def __init__(self, folder: Path, name: str, max_bytes: int = 32_000_000) -> None:
-        """Open for appending.
+        """Prepare the files.
 
         Args:
-            folder: where; made where it is missing.
+            folder: folder of the files; created if missing.
             name: ``dead-letters`` or ``late``.
-            max_bytes: size of one of the two files.
+            max_bytes: maximum size of each of the two files.
         """
         make_private_folder(folder)
         self._path = folder / f"{name}.jsonl"
@@ -65,7 +65,7 @@ class DeadLetterLog:
         self.counts: Counter[str] = Counter()
 
     def write(self, letter: DeadLetter) -> None:
-        """Append one letter.
+        """Append one dead letter.
 
         Raises:
             OSError: the disk refuses.
@@ -73,10 +73,10 @@ class DeadLetterLog:
         self.write_all([letter])
 
     def write_all(self, letters: Iterable[DeadLetter]) -> None:
-        """Append letters: the file is opened once for as many as fit into it.
+        """Append dead letters, opening the file once for as many as fit into it.
 
         Raises:
-            OSError: the disk refuses; the rest of the letters is lost.
+            OSError: the disk refuses; the remaining dead letters are lost.
         """
         lines = deque(self._line_of(letter) for letter in letters)
         with self._lock:
@@ -92,6 +92,7 @@ class DeadLetterLog:
                         file.write(lines.popleft())
 
     def _line_of(self, letter: DeadLetter) -> bytes:
+        """Count a dead letter by reason, and return it as a JSON line."""
         self.counts[letter.reason] += 1
         line: dict[str, object] = {
             "received_ns": letter.received_ns,

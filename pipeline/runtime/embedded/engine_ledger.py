@@ -1,4 +1,4 @@
-"""Whom the engine tells, under its lock, of all that changes its state: in the order in which it does."""
+"""The interface through which the engine reports its state changes, in order and while holding its lock."""
 
 from __future__ import annotations
 
@@ -10,58 +10,62 @@ from tocsin.schemas.records import JobKey, Record
 
 
 class EngineLedger(Protocol):
-    """What keeps the engine's doings, so that one that starts after it can repeat them."""
+    """Receives the engine's state changes, so that a restarted engine can repeat them."""
 
     def taken(self, record: Record, data: bytes | None) -> None:
-        """A record was taken, and is no duplicate; its bytes, where there are any."""
+        """Note that a record was accepted (duplicates are not reported); ``data`` is its bytes, if at hand."""
         ...
 
     def turning(self, tick_ns: int) -> None:
-        """A tick is about to be worked off."""
+        """Note that a tick is about to be processed."""
         ...
 
     def forgot(self, job: JobKey) -> None:
-        """A job was forgotten to make room."""
+        """Note that a job was forgotten because memory was full."""
         ...
 
     def began_anew(self, tick_ns: int, reason: str) -> None:
-        """Time began again."""
+        """Note that time was restarted at a tick, and why."""
         ...
 
     def excused(self, hosts: Collection[str], until_ns: int) -> None:
-        """Nobody listened to these hosts until then."""
+        """Note that the engine did not listen to these hosts until then."""
         ...
 
     def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
-        """A turn is about to be judged: how it is to be, and whether the job must begin anew before."""
+        """Note that a slice bundle is about to be processed.
+
+        Returns:
+            The bundle to process, and whether the job's state must be reset before.
+        """
         ...
 
     def judged(self) -> None:
-        """No turn is being judged any more."""
+        """Note that no slice bundle is being processed any more."""
         ...
 
 
 class NoLedger:
-    """Keeps nothing: what a replay or a test drives needs no memory."""
+    """An ``EngineLedger`` that stores nothing, for replays and tests."""
 
     def taken(self, record: Record, data: bytes | None) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def turning(self, tick_ns: int) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def forgot(self, job: JobKey) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def began_anew(self, tick_ns: int, reason: str) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def excused(self, hosts: Collection[str], until_ns: int) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
-        """As it is."""
+        """Return the bundle unchanged, and False: the job's state need not be reset."""
         return turn, False
 
     def judged(self) -> None:
-        """Keep nothing."""
+        """Do nothing."""

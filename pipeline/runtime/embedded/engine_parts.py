@@ -1,4 +1,4 @@
-"""Names of the parts of an engine's snapshot: which of them are a job's."""
+"""Names of the parts of an engine's snapshot, and which job each belongs to."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tocsin.schemas.records import JobKey
 
 
 def prefix_of(job: JobKey) -> str:
-    """What the names of a job's parts begin with."""
+    """Return the prefix of the names of a job's snapshot parts."""
     return f"pipeline/{quote(job.cluster, safe='')}/{quote(job.job_id, safe='')}/{job.attempt}/"
 
 
 def of_prefix(names: Collection[str], prefix: str) -> frozenset[str]:
-    """The names with a prefix, without it."""
+    """Return the names that start with a prefix, without the prefix."""
     return frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
 
 def snapshot_of(pipelines: Mapping[JobKey, JobPipeline], known: Collection[str]) -> dict[str, bytes]:
-    """The parts of all jobs; those of these names that never change are ``UNCHANGED``."""
+    """Return the snapshot parts of all jobs; immutable parts named in ``known`` are given as ``UNCHANGED``."""
     parts = {}
     for job, pipeline in pipelines.items():
         prefix = prefix_of(job)
@@ -30,7 +30,10 @@ def snapshot_of(pipelines: Mapping[JobKey, JobPipeline], known: Collection[str])
 
 
 def finished_of(pipelines: Mapping[JobKey, JobPipeline], known: Collection[str]) -> dict[str, bytes]:
-    """Parts of the next snapshot that do not change any more, without those of these names."""
+    """Return the parts of the next snapshot that can no longer change, except those named in ``known``.
+
+    Jobs that no snapshot contains yet are left out, because a restart would find only some of their parts.
+    """
     found = {}
     for job, pipeline in pipelines.items():
         prefix = prefix_of(job)
@@ -42,7 +45,7 @@ def finished_of(pipelines: Mapping[JobKey, JobPipeline], known: Collection[str])
 
 
 def parts_by_job(parts: Mapping[str, bytes]) -> dict[JobKey, dict[str, bytes]]:
-    """Job -> its own parts, by their names within the job."""
+    """Return job -> its snapshot parts, by their names within the job."""
     groups: dict[JobKey, dict[str, bytes]] = {}
     for name, data in parts.items():
         if name.startswith("pipeline/"):

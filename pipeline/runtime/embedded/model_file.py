@@ -1,6 +1,6 @@
-"""The embedded engine's announced models in a file: a restarted engine goes on with them.
+"""Store the embedded engine's announced models in a file, so that a restarted engine continues with them.
 
-Flink jobs need none of it: their topic is compacted and kept for good.
+Flink jobs do not need this, because their topic is compacted and kept forever.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FILE_NAME = "announced-models.json"
 
 
 class ModelFile:
-    """One file, written anew whenever the book has changed."""
+    """The file with the announced models, rewritten whenever the schedule changes."""
 
     def __init__(self, file: Path, book: ModelSchedule) -> None:
-        """Put what the file holds into the book.
+        """Load the file's models into the schedule.
 
         Raises:
-            EngineError: the file is not what this wrote.
+            EngineError: the file is damaged.
         """
         self._file = file
         self._book = book
@@ -41,7 +41,7 @@ class ModelFile:
         self._written = book.records()
 
     def keep(self) -> None:
-        """Write what has changed; models are announced long enough before they are used."""
+        """Write the schedule to the file if it changed; a failure is only logged."""
         records = self._book.records()
         if records == self._written:
             return

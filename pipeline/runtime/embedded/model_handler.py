@@ -1,4 +1,4 @@
-"""Models for a running engine over its control socket, which belongs to the engine's user alone."""
+"""Announce models to a running engine over its control socket, which only the engine's user may open."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tocsin.schemas.records import ModelAnnouncement, Record
 from tocsin.schemas.wire.codec import decode
 
 Take = Callable[[Record, bytes | None, int | None], Taken]
-"""``EmbeddedEngine.take_record``."""
+"""Type of ``EmbeddedEngine.take_record``."""
 
 
 def model_handler(take: Take, now_ns: Callable[[], int]) -> Handler:
-    """Return the handler of ``model``: ``{"record": base64}`` in, ``{"taken": "ok"}`` (or ``duplicate``) out.
+    """Return the handler of ``model``: request ``{"record": base64}``, answer ``{"taken": "ok"}`` (or ``duplicate``).
 
     Args:
-        take: takes the announcement.
-        now_ns: the engine's clock.
+        take: passes the announcement to the engine.
+        now_ns: returns the engine's time.
     """
 
     def answer(request: Message) -> Message:

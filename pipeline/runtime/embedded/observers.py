@@ -1,4 +1,4 @@
-"""Who looks on when jobs have their turns: histories behind verdicts, recorders, counts of late records."""
+"""Observers of processed slice bundles (metric histories and recorders), and counts of late records."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tocsin.schemas.records import JobKey, StepBatch
 from tocsin.schemas.trouble_log import TroubleLog
 
 MAX_LATE_KEYS: Final = 20_000
-"""Jobs and hosts whose late records are counted one by one."""
+"""Maximum number of (job, host) pairs whose late records are counted separately."""
 _LOG = logging.getLogger("tocsin.engine")
 
 
 class Onlookers:
-    """Calls them after a turn; one that fails harms no job and no other onlooker.
+    """Calls the observers after each slice bundle; an observer that fails affects neither the job nor other observers.
 
     Attributes:
-        counters: failures, by whose.
+        counters: number of failures, by kind of observer.
     """
 
     def __init__(self, config: HistoryConfig | None, counters: Counter[str]) -> None:
-        """Begin without any.
+        """Start without histories.
 
         Args:
-            config: of the histories, None: none are kept.
+            config: settings of the histories, None = no histories are kept.
             counters: where failures are counted.
         """
         self._config = config
@@ -38,23 +38,23 @@ class Onlookers:
         self.counters = counters
 
     def begin(self, job: JobKey) -> None:
-        """Begin a job's history."""
+        """Start a new history for a job."""
         if self._config is not None:
             self._histories[job] = JobHistory(self._config)
 
     def history(self, job: JobKey) -> JobHistory | None:
-        """The numbers behind a job's verdicts."""
+        """Return the recent metrics of a job, None if none are kept."""
         return self._histories.get(job)
 
     def forget(self, known: Collection[JobKey]) -> None:
-        """Forget the histories of other jobs than these."""
+        """Drop the histories of all jobs that are not in ``known``."""
         for job in [job for job in self._histories if job not in known]:
             del self._histories[job]
 
     def on_turn(
         self, turn: SliceBundle, health: Sequence[AlignedHealth], taps: Sequence[Callable[[SliceBundle], None]] = ()
     ) -> None:
-        """Keep the turn's numbers, and call the taps."""
+        """Add a slice bundle to its job's history, and pass it to the taps (observer functions)."""
         try:
             history = self._histories.get(turn.job)
             if history is not None:
@@ -75,13 +75,13 @@ class Onlookers:
 def count_late(
     late: Counter[tuple[JobKey, str]], job: JobKey, host: str, known: Callable[[], Collection[JobKey]]
 ) -> bool:
-    """Count a late record by job and host, as long as these are not too many; False: they are.
+    """Count a late record by job and host; return False if too many pairs are counted already.
 
     Args:
         late: the counts.
-        job: whose record.
-        host: from where.
-        known: gives the jobs whose counts are kept when room is needed.
+        job: job of the record.
+        host: host of the record.
+        known: returns the jobs whose counts must be kept when space is needed.
     """
     if (job, host) not in late and len(late) >= MAX_LATE_KEYS:
         jobs = known()

@@ -1,7 +1,7 @@
-"""Which verdicts this engine has open in a database that others write, too.
+"""Remember which verdicts this engine has open in a database that other engines write to as well.
 
-What an engine left open and nobody renews expires when its time is over. In a folder of its own that is everything;
-on a server it must not touch the verdicts of other engines, so it remembers its own in a small file.
+Verdicts that nobody renews expire. In its own database an engine may expire all of them. On a shared server it must
+leave other engines' verdicts alone, so it stores its own ids in a small file.
 """
 
 from __future__ import annotations
@@ -22,41 +22,42 @@ _LIVE = {VerdictState.OPEN, VerdictState.CONFIRMED}
 
 
 class OpenVerdicts:
-    """A set of verdict ids in a file, written before a verdict's first row and after its last.
+    """A set of verdict ids in a file, updated before a verdict's first row is written and after its last.
 
     Args:
-        file: made where it is missing.
+        file: path of the file; created if missing.
     """
 
     def __init__(self, file: Path) -> None:
-        """Read what is there.
+        """Read the file if it exists.
 
         Raises:
-            StoreError: the file is not what this wrote.
+            StoreError: the file is damaged.
         """
         self._file = file
         self._lock = threading.Lock()
         self._ids = self._read()
 
     def ids(self) -> tuple[str, ...]:
-        """What this engine, or one before it, has open."""
+        """Return the ids of the verdicts that this engine, or a previous process of it, has open."""
         with self._lock:
             return tuple(sorted(self._ids))
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Those are closed in the database."""
+        """Remove ids that were closed in the database."""
         self._change(remove=ids)
 
     def opened(self, verdicts: Sequence[Verdict]) -> None:
-        """Remember, before the rows are written."""
+        """Add the ids of live verdicts, before their rows are written."""
         self._change(add=(v.verdict_id for v in verdicts if v.state in _LIVE))
 
     def closed(self, verdicts: Sequence[Verdict]) -> None:
-        """Forget, after the rows are written; the last update of each counts."""
+        """Remove the ids of verdicts whose last update here is not live, after their rows are written."""
         last = {v.verdict_id: v.state for v in sorted(verdicts, key=lambda v: v.update)}
         self._change(remove=(verdict_id for verdict_id, state in last.items() if state not in _LIVE))
 
     def _change(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
+        """Add and remove ids, and rewrite the file if the set changed; a failure is only logged."""
         with self._lock:
             wanted = (self._ids | set(add)) - set(remove)
             if wanted == self._ids:
@@ -70,6 +71,7 @@ class OpenVerdicts:
                 _LOG.warning("cannot remember open verdicts", extra={"file": str(self._file), "error": str(error)})
 
     def _read(self) -> set[str]:
+        """Return the ids in the file; raise ``StoreError`` if it is damaged."""
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
             return {str(verdict_id) for verdict_id in found["verdict_ids"]}

@@ -1,8 +1,8 @@
-"""Takes the embedded engine's state up from its folder at the start, and keeps it there while it works.
+"""Restore the embedded engine's state from its folder at the start, and save it there during operation.
 
-A start restores the newest readable snapshot and works off the journal behind it, with the same operators, so the
-engine stands where it stood: the verdict lines of those seconds come again with the same ids and updates, and whoever
-stores them replaces rows by the same rows. What cannot be used is set aside, for a named reason, and closes nothing.
+A start loads the newest readable snapshot and replays the journal after it through the same operators. The replayed
+verdicts have the same ids and updates, so storing them again replaces rows by equal rows. State that cannot be used is
+moved aside with a reason; it closes no verdict.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ from tocsin.schemas.wire.codec import decode
 _LOG = logging.getLogger("tocsin.state")
 _SLICE_SECONDS = METRIC_SLICE_NS // NS_PER_SECOND
 _QUIET_SECOND = 3
-"""Of a metric slice: the frames of the one before are worked off, those of this one have not come."""
+"""Second within a metric slice at which the previous slice's frames are processed and the next ones have not arrived.
+"""
 _RARELY = 6
+"""Factor by which snapshots are rarer while the engine catches up."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """Settings.
+    """Settings of recovery.
 
     Attributes:
-        folder: of the state.
-        snapshot_seconds: a snapshot takes the journal's place after so much stream time: what a start works off again.
-        oldest_seconds: an engine that was away for longer begins anew: no verdict of then is open any more.
-        most_ahead_seconds: a state that is so far ahead of the clock is of another time.
+        folder: the state folder.
+        snapshot_seconds: interval of snapshots in event time, which bounds what a start has to replay.
+        oldest_seconds: state older than this is not used, because none of its verdicts is still open.
+        most_ahead_seconds: state further ahead of the clock than this is not used.
         journal: bounds of the journal.
     """
 
@@ -55,12 +57,12 @@ class RecoveryConfig:
 
 
 class TakenUp(NamedTuple):
-    """What a start found.
+    """Result of restoring the state.
 
     Attributes:
-        is_restored: whether the engine goes on from where it stood.
-        replayed_count: records of the journal.
-        losses: why something was not used.
+        is_restored: whether the engine continues from earlier state.
+        replayed_count: number of replayed records.
+        losses: reasons why state was not used.
     """
 
     is_restored: bool
@@ -69,11 +71,11 @@ class TakenUp(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """What a start does again as it was done before: it speaks and stores what follows.
+    """Functions that replay journal entries with their normal effects: they publish and store the results.
 
     Attributes:
-        tick: works off a tick.
-        begin_anew: lets time begin again, for a reason.
+        tick: processes a tick.
+        begin_anew: restarts time at a tick, for a reason.
     """
 
     tick: Callable[[int], object]
@@ -81,7 +83,7 @@ class Repeat(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """A snapshot that is to be written."""
+    """A snapshot in memory that is about to be written."""
 
     parts: dict[str, bytes]
     journal_index: int
@@ -90,12 +92,12 @@ class _Cut(NamedTuple):
 
 
 class Recovery:
-    """One engine and its folder.
+    """Saves and restores one engine's state.
 
     Attributes:
-        ledger: the engine's.
-        counters: what was replayed, set aside, skipped.
-        pause_seconds: how long the last snapshot held up the ticks.
+        ledger: receives the engine's state changes.
+        counters: number of replayed, skipped and lost items, by name.
+        pause_seconds: how long the last snapshot delayed the ticks.
     """
 
     def __init__(
@@ -105,16 +107,16 @@ class Recovery:
         memory: ServiceMemory,
         on_isolated: OnIsolated = lambda _record: None,
     ) -> None:
-        """Open the folder.
+        """Open the state folder and connect the engine to its journal.
 
         Args:
             config: settings.
-            engine: whose state.
-            memory: what the service remembers beside it.
-            on_isolated: gets each record that is not judged, as the engine ended twice with it.
+            engine: the engine to save and restore.
+            memory: the service's own state, saved with it.
+            on_isolated: called with each record that is not judged because the engine died twice with it.
 
         Raises:
-            EngineError: another engine uses the folder, or nobody can.
+            EngineError: another engine uses the folder, or it is unusable.
         """
         self._config = config
         self._engine = engine
@@ -136,13 +138,13 @@ class Recovery:
         return self._is_writing
 
     def take_up(self, now_ns: int, repeat: Repeat, floors: Callable[[], dict[str, int]] = dict) -> TakenUp:
-        """Bring the engine to where it stood, and open the journal for what comes.
+        """Restore the engine's state and open the journal for new entries.
 
         Args:
-            now_ns: the clock.
-            repeat: what is done again.
-            floors: asked where there is no snapshot: the newest updates of verdicts that the database holds. The same
-                verdict may be said again, under the same id, and its updates must rise.
+            now_ns: the current time.
+            repeat: functions that replay journal entries.
+            floors: called if there is no snapshot: returns the newest update numbers in the database. A verdict may be
+                made again under the same id, and its update numbers must rise.
 
         Raises:
             EngineError: the journal cannot be opened.
@@ -203,6 +205,7 @@ class Recovery:
         losses.append(reason)
 
     def _replay(self, generation: Generation | None, repeat: Repeat) -> None:
+        """Replay the journal after a snapshot, and count damaged entries."""
         self._engine.is_catching_up = True
         try:
             for entry in self.state.entries(generation):
@@ -214,6 +217,7 @@ class Recovery:
         self.counters["torn_bytes"] += tally.torn_bytes
 
     def _repeat(self, entry: JournalEntry, repeat: Repeat) -> None:
+        """Replay one journal entry."""
         if entry.kind is JournalKind.TICK:
             repeat.tick(entry.tick_ns)
             self.counters["replayed_ticks"] += 1
@@ -235,9 +239,9 @@ class Recovery:
             _LOG.info("a record of the journal is not taken", extra={"error": str(error)})
 
     def keep(self, tick_ns: int) -> None:
-        """Take a snapshot where it is time; the thread that ticks calls it after each tick.
+        """Start a snapshot if one is due; called after each tick by the ticking thread.
 
-        What it holds is of this moment; encoding it pauses the ticks, writing it does not.
+        The snapshot is of this moment. Encoding it delays the ticks; another thread writes it.
         """
         journal = self.state.journal
         if journal is None:
@@ -253,9 +257,10 @@ class Recovery:
             self._cuts.put(cut)
 
     def _is_due(self, tick_ns: int) -> bool:
-        """Whether it is time, and between two metric slices, whose frames would have to be written, too.
+        """Return whether a snapshot is due at this tick.
 
-        While the ticks catch up they are not held up as often.
+        It waits for a moment between two metric slices, when few frames are held. It is rarer while the engine catches
+        up.
         """
         every = self._config.snapshot_seconds * (_RARELY if self._engine.is_catching_up else 1)
         over = (tick_ns - self._cut_ns) // NS_PER_SECOND - every
@@ -284,6 +289,7 @@ class Recovery:
         return _Cut(parts, journal_index, tick_ns, beginnings)
 
     def _write_forever(self) -> None:
+        """Write queued snapshots until None is queued."""
         while (cut := self._cuts.get()) is not None:
             self._write(cut)
             self._is_writing = False
@@ -303,7 +309,7 @@ class Recovery:
         self.state.close()
 
     def abandon(self) -> None:
-        """Let the files go as the end of the process would, without a last word (tests)."""
+        """Close the files without a last snapshot, as if the process had died (for tests)."""
         self._cuts.put(None)
         self.thread.join(30.0)
         self.state.close(is_abandoned=True)
@@ -322,6 +328,6 @@ class Recovery:
 
 
 def _beginnings(engine: EmbeddedEngine) -> int:
-    """How often a job's state began anew, or was forgotten, since the start."""
+    """Return how often a job's state was reset or forgotten since the start."""
     names = (OPERATOR_FAILED, "jobs_forgotten")
     return sum(n for name, n in dict(engine.counters).items() if name in names or name.startswith("begun_anew_"))

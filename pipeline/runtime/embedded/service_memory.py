@@ -1,6 +1,6 @@
-"""What the engine's service remembers beside the operators: lines for its clients, standing actions, minutes.
+"""State of the engine's service beside the operators: verdict lines for clients, proposed actions, health minutes.
 
-Part of the engine's snapshots. The lines come in pages that do not change any more once they are full.
+It is part of the engine's snapshots. Verdict lines are stored in pages, which no longer change once they are full.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ _PART: Final = "service/memory"
 _PAGES: Final = "service/lines/"
 _PAGE_LINES: Final = 100
 _OPEN: Final = "+"
-"""Ends the name of a page that is not full: a full one of the same lines is another part."""
+"""Suffix of the name of a page that is not full yet; the full page is another part."""
 _KEPT_AGAIN: Final = 10_000
-"""Verdicts whose evidence is written once more."""
+"""Maximum number of verdicts whose evidence waits to be written again."""
 
 
 class ServiceMemory:
-    """Changed by the thread that ticks; ``lines`` under ``spoken``, as clients' threads read them.
+    """The service's state; modified by the ticking thread, and ``lines`` read by client threads under ``spoken``.
 
     Attributes:
-        lines: the last verdict lines.
-        dropped_count: how many there were before them.
-        spoken: told when lines are added.
-        proposals: what verdicts propose now, and what waits.
-        again: when which verdict's evidence is to be written again.
-        minutes: how well hosts were watched.
-        floors: verdict -> its last update by an engine whose state is lost: its numbers go on from there.
+        lines: the latest verdict lines.
+        dropped_count: number of earlier lines that were dropped.
+        spoken: condition that is notified when a line is added.
+        proposals: the proposed and waiting actions.
+        again: (time, verdict) pairs: when to write which verdict's evidence again.
+        minutes: health minutes that are not complete yet.
+        floors: verdict id -> last update number by an engine that lost its state; new updates continue from it.
     """
 
     def __init__(self, kept_lines_count: int, proposals: ProposalBook) -> None:
-        """Remember nothing yet.
+        """Start empty.
 
         Args:
-            kept_lines_count: lines kept for clients that come later.
-            proposals: what is proposed, and what waits.
+            kept_lines_count: number of lines kept for clients that connect later.
+            proposals: the proposed and waiting actions.
         """
         self.proposals = proposals
         self._kept_lines_count = kept_lines_count
@@ -51,7 +51,7 @@ class ServiceMemory:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Drop everything."""
         with self.spoken:
             self.lines: list[dict[str, Any]] = []
             self.dropped_count = 0
@@ -61,7 +61,7 @@ class ServiceMemory:
         self.floors: dict[str, int] = {}
 
     def speak(self, line: dict[str, Any]) -> None:
-        """Add a line, and tell who waits."""
+        """Add a verdict line, drop the oldest beyond the bound, and notify waiting clients."""
         with self.spoken:
             self.lines.append(line)
             too_many = len(self.lines) - self._kept_lines_count
@@ -90,7 +90,7 @@ class ServiceMemory:
                 yield {}
 
     def snapshot(self, known: Collection[str] = ()) -> dict[str, bytes]:
-        """State as named parts; full pages that the caller has are ``UNCHANGED``."""
+        """Return the state as named parts; full pages named in ``known`` are given as ``UNCHANGED``."""
         state = {
             "dropped_count": self.dropped_count,
             "lines_count": len(self.lines),
@@ -113,7 +113,7 @@ class ServiceMemory:
         return parts
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Take back what ``snapshot`` gave.
+        """Replace the state by the parts that ``snapshot`` returned.
 
         Raises:
             SnapshotError: a part is missing, damaged or of another version.

@@ -1,7 +1,7 @@
-"""The embedded engine's thread for the incident database: rows wait in memory while it is away.
+"""Write rows to the incident database in a separate thread; rows wait in memory while it is unreachable.
 
-Everything that was given is written in order, and again until the database has it. Writes that queued up go
-together: a server makes a part of a table from each insert.
+Rows are written in order and retried until the database accepts them. Queued writes are merged, because a server
+creates a part of a table for each insert.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tocsin.schemas.errors import RowRefusedError, StoreError
 from tocsin.schemas.verdicts import Verdict
 
 MERGED_ROWS_COUNT = 10_000
-"""Rows of one round, about: what a day without a database left does not become one insert."""
+"""Approximate maximum number of rows merged into one round of inserts."""
 LAST_TRY_SECONDS = 10.0
-"""How long the end waits for a database that is away."""
+"""How long the shutdown waits for an unreachable database."""
 
 _LOG = logging.getLogger("tocsin.store")
 T = TypeVar("T")
@@ -36,11 +36,11 @@ class Write:
     """Rows of one tick.
 
     Attributes:
-        verdicts: updates.
-        evidence: the series behind them.
-        actions: what becomes of actions.
-        health: how well hosts were watched.
-        overdue_ns: open verdicts that expired by then and were not renewed are closed, 0: none are looked for.
+        verdicts: updates of verdicts.
+        evidence: metric series behind them.
+        actions: changes of actions.
+        health: host health minutes.
+        overdue_ns: expire open verdicts that were to be renewed by this time; 0: do not look for them.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -50,12 +50,12 @@ class Write:
     overdue_ns: int = 0
 
     def __len__(self) -> int:
-        """Rows, and what else there is to do."""
+        """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
         return rows_count + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
-        """Both, this one first."""
+        """Return both writes merged, this one first."""
         return Write(
             self.verdicts + other.verdicts,
             self.evidence + other.evidence,
@@ -66,10 +66,10 @@ class Write:
 
 
 class StoreWriter:
-    """Writes in a thread of its own.
+    """Writes rows to a database in its own thread.
 
     Attributes:
-        error_count: failed tries so far.
+        error_count: number of failed attempts.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class StoreWriter:
         config: BackoffConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start nothing yet.
+        """Prepare the writer; ``start`` starts its thread.
 
         Args:
             store: the database.
-            open_verdicts: remembers what is open on a database that others write, too.
-            is_prepared: False: the first thing to do is ``prepare``.
-            config: how patient it is.
-            clock: seconds that only grow.
+            open_verdicts: remembers this engine's open verdicts on a database that others write to as well.
+            is_prepared: False: migrate the database first.
+            config: settings of the backoff.
+            clock: monotonic time in seconds.
         """
         self._store = store
         self._open_verdicts = open_verdicts
@@ -102,41 +102,42 @@ class StoreWriter:
         self.error_count = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start the writing thread."""
         self.thread.start()
 
     def put(self, write: Write) -> None:
-        """Give rows; returns at once."""
+        """Queue rows to be written; never waits for the database."""
         if len(write):
             self._queue.put(write)
 
     def stop(self) -> None:
-        """Write what was given, wait a little where the database is away, and say what was lost."""
+        """Write the queued rows, wait a limited time for an unreachable database, and log the number of lost rows."""
         self._until = self._clock() + LAST_TRY_SECONDS
         self._stopping.set()
         self._queue.put(None)
         self.thread.join(3 * LAST_TRY_SECONDS)
 
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
+        """Return whether the thread is running."""
         return self.thread.is_alive()
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the database was there, and its tables of this version, when it was made."""
+        """Whether the database was migrated when this writer was created."""
         return self._is_prepared
 
     @property
     def trouble(self) -> str:
-        """Why the database takes nothing now, "" = it takes what it is given, or nothing was given."""
+        """Last error if the database currently accepts nothing, "" = no error."""
         return self._patience.last_words
 
     @property
     def waiting_count(self) -> int:
-        """Writes that wait."""
+        """Number of queued writes."""
         return self._queue.qsize()
 
     def _run(self) -> None:
+        """Migrate the database if needed, then write queued rows until stopped."""
         if not self._is_prepared and not self._persist(lambda: prepare(self._store)):
             self._give_up(Write())
             return
@@ -149,7 +150,7 @@ class StoreWriter:
                 return
 
     def _next(self) -> tuple[Write, bool]:
-        """What waits, together; whether it is the last."""
+        """Wait for queued writes; return them merged, and whether they are the last."""
         work = self._queue.get()
         if work is None:
             return Write(), True
@@ -164,6 +165,7 @@ class StoreWriter:
         return work, False
 
     def _write(self, work: Write) -> None:
+        """Write one round of rows, actions before verdicts, and expire overdue verdicts if asked to."""
         if self._open_verdicts is not None:
             self._open_verdicts.opened(work.verdicts)
         # Actions first: there is no transaction, and whoever sees an incident is to see what it proposes.
@@ -177,6 +179,7 @@ class StoreWriter:
             self._expire(work.overdue_ns)
 
     def _expire(self, until_ns: int) -> None:
+        """Expire overdue verdicts of this engine in the database."""
         known = None if self._open_verdicts is None else self._open_verdicts.ids()
         expired = self._store.expire_overdue(until_ns, known)
         if expired:
@@ -186,7 +189,7 @@ class StoreWriter:
 
     @staticmethod
     def _rows(write: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
-        """Write; a row that cannot be stored at all must not hold up the others, nor end the thread."""
+        """Write rows together; if one cannot be stored, write them one by one and drop only that one."""
         if not items:
             return
         try:
@@ -199,6 +202,7 @@ class StoreWriter:
 
     @staticmethod
     def _row(write: Callable[[Sequence[T]], None], item: T) -> None:
+        """Write one row; log and drop it if the database cannot store it."""
         try:
             write([item])
         except Exception as error:  # supervising: the next row is another's incident
@@ -208,7 +212,7 @@ class StoreWriter:
             _LOG.error("row lost: the database cannot take it", extra=told)
 
     def _persist(self, work: Callable[[], None]) -> bool:
-        """Do it until it is done; False: told to stop before."""
+        """Retry ``work`` with backoff until it succeeds; return False if the writer was stopped before."""
         while True:
             try:
                 work()
@@ -227,6 +231,7 @@ class StoreWriter:
                 return True
 
     def _give_up(self, work: Write) -> None:
+        """Empty the queue and log how many rows were lost."""
         given = [work]
         with contextlib.suppress(queue.Empty):
             while True:
@@ -242,9 +247,9 @@ class StoreWriter:
 
 
 def prepare(store: Store) -> None:
-    """Bring the tables to this version; what an engine before this one left open stays so until it expires.
+    """Migrate the database to this program's schema version; open verdicts are left as they are until they expire.
 
     Raises:
-        StoreError: it cannot be done now, or not at all.
+        StoreError: the migration failed.
     """
     store.migrate()

@@ -1,4 +1,4 @@
-"""Threads whose end is noticed: a process in which one of them died must not look as if it worked."""
+"""Threads whose unexpected end is noticed, so that a process with a dead thread does not look healthy."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _LOG = logging.getLogger("tocsin.threads")
 
 
 class SupervisedThread:
-    """A thread that keeps what ended it.
+    """A daemon thread that stores the error that ended it.
 
     Attributes:
-        name: what it does.
-        error: what was raised in it, None: nothing.
+        name: name of its task.
+        error: the error that ended it, None = no error.
     """
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
-        """Start nothing yet.
+        """Prepare the thread; ``start`` starts it.
 
         Args:
-            name: what it does.
-            run: does it until it is told to end, by means of its own.
+            name: name of its task.
+            run: the task; it ends by its own means.
         """
         self.name = name
         self.error: BaseException | None = None
@@ -31,25 +31,26 @@ class SupervisedThread:
         self._was_started = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._was_started = True
         self._thread.start()
 
     def join(self, timeout_seconds: float) -> None:
-        """Wait for its end; at once where it was never started."""
+        """Wait for the thread's end for at most this time; return at once if it was never started."""
         if self._was_started:
             self._thread.join(timeout_seconds)
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the thread is running."""
         return self._thread.is_alive()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was started and runs no more."""
+        """Whether the thread was started and has ended."""
         return self._was_started and not self._thread.is_alive()
 
     def _guarded(self) -> None:
+        """Run the task; store and log any error that ends it."""
         try:
             self._run()
         except BaseException as error:  # noqa: BLE001  # supervising: whoever watches the thread ends the process
@@ -58,6 +59,6 @@ class SupervisedThread:
 
 
 def describe_dead(threads: Iterable[SupervisedThread]) -> str:
-    """Which threads have ended, and why, in words; "" = none."""
+    """Return a text with the names and errors of the threads that have ended, "" = none has."""
     dead = [f"{one.name} ({type(one.error).__name__})" if one.error else one.name for one in threads if one.has_ended]
     return f"dead threads: {', '.join(dead)}" if dead else ""

@@ -1,4 +1,4 @@
-"""What follows from a tick of the embedded engine: lines that are spoken, rows that are written."""
+"""Publish the results of each tick of the embedded engine: verdict lines for clients, rows for the database."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from tocsin.schemas.verdicts import Verdict, VerdictState
 
 _LOG = logging.getLogger("tocsin.service")
 _OVERDUE_NS: Final = 60 * NS_PER_SECOND
-"""How often open verdicts that nobody renews are looked for, and how long they are over by then."""
+"""Interval at which overdue verdicts are looked for, and how long past their expiry they must be."""
 Guard = Callable[[str], AbstractContextManager[None]]
+"""Function that returns a context manager which catches and counts the errors of a named task."""
 
 
 class Scribe:
-    """Speaks and writes; a part that fails ends neither the others nor the ticker."""
+    """Publishes verdict lines and database rows; a failure in one task stops neither the others nor the ticker."""
 
     def __init__(
         self,
@@ -34,14 +35,14 @@ class Scribe:
         guard: Guard,
         evidence_after_seconds: int,
     ) -> None:
-        """Wire it.
+        """Connect the output to its sources and destinations.
 
         Args:
-            engine: has the numbers behind verdicts.
-            memory: what was said and proposed before.
-            writer: takes the rows.
-            guard: a context that catches what a part raises.
-            evidence_after_seconds: the series behind a verdict is written again this long after.
+            engine: has the metric histories behind verdicts.
+            memory: earlier verdict lines and proposed actions.
+            writer: writes the rows.
+            guard: returns a context manager that catches a task's errors.
+            evidence_after_seconds: a verdict's evidence is written again after this time.
         """
         self._engine = engine
         self._memory = memory
@@ -50,7 +51,7 @@ class Scribe:
         self._evidence_after_ns = evidence_after_seconds * NS_PER_SECOND
 
     def follow_up(self, output: EngineOutput, tick_ns: int) -> None:
-        """Speak and write what a tick led to."""
+        """Publish the verdict lines and queue the database rows of one tick's output."""
         verdicts = tuple(self._risen(verdict) for verdict in output.verdicts)
         for verdict in verdicts:
             with self._guard("speak"):
@@ -58,11 +59,12 @@ class Scribe:
         self._write(replace(output, verdicts=verdicts), tick_ns)
 
     def _risen(self, verdict: Verdict) -> Verdict:
-        """An engine that lost its state says a verdict anew, under its old id: its updates go on from the last."""
+        """Return the verdict with its update number raised above those used before the engine lost its state."""
         floor = self._memory.floors.get(verdict.verdict_id)
         return verdict if floor is None else replace(verdict, update=floor + 1 + verdict.update)
 
     def _speak(self, verdict: Verdict) -> None:
+        """Log a verdict and add it to the lines for clients."""
         _LOG.info(
             "verdict",
             extra={
@@ -80,7 +82,7 @@ class Scribe:
         self._memory.speak({"verdict": verdict.to_line(), "summary": summary_of(verdict)})
 
     def _write(self, output: EngineOutput, tick_ns: int) -> None:
-        """Give rows to the database's thread; verdicts go whether or not what explains them can be made."""
+        """Queue the rows of one tick; verdicts are written even if their evidence, actions or health fail."""
         evidence: list[EvidencePoint] = []
         actions: list[ActionChange] = []
         health: list[HostHealth] = []
@@ -105,14 +107,15 @@ class Scribe:
         self._writer.put(Write(output.verdicts, tuple(evidence), tuple(actions), tuple(health), overdue_ns))
 
     def _changes_of(self, verdict: Verdict) -> Iterator[ActionChange]:
-        """What becomes of actions."""
+        """Return the action changes that follow from a verdict."""
         return self._memory.proposals.take(verdict)
 
     def _evidence(self, verdict: Verdict, until_ns: int) -> list[EvidencePoint]:
+        """Return the evidence points of a verdict up to ``until_ns``."""
         history = self._engine.history(verdict.job)
         return [] if history is None else history.evidence(verdict, until_ns)
 
     def finish_minutes(self) -> None:
-        """Write the minutes that are not over, too."""
+        """Queue all health minutes, including the unfinished one."""
         with self._guard("health"):
             self._writer.put(Write(health=tuple(self._memory.minutes.finish_all(self._engine.late_by_host))))

@@ -1,1 +1,1 @@
-"""The distributed runtime: the same operators, driven by a Flink job between Kafka topics."""
+"""The distributed runtime: a Flink job that drives the same operators between Kafka topics."""

@@ -1,4 +1,4 @@
-"""The job's operators with the topic of models beside them, broadcast to every slot."""
+"""The Flink operator that drives jobs, with the topic of models broadcast to every slot."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NS_PER_MS: Final = 1_000_000
 
 
 def drive(windows: KeyedStream, tables: StreamTableEnvironment, driver: DriverConfig) -> DataStream:
-    """Hand each job's windows, and to every slot the models, to the operators."""
+    """Connect the jobs' windows with the broadcast models, and return the stream of outputs."""
     models = _models(windows.get_execution_environment(), tables)
     connected = windows.connect(models.broadcast(_STATE))
     return connected.process(DriveAnnounced(driver), output_type=OUTPUT_TYPE)
 
 
 def _models(env: StreamExecutionEnvironment, tables: StreamTableEnvironment) -> DataStream:
-    """Read the topic of models in its order: by one reader, whatever the job's other operators have."""
+    """Return the topic of models as a stream in its order, read with parallelism 1."""
     slot_count = env.get_parallelism()
     env.set_parallelism(1)  # taken up when the query becomes a stream: here
     stream = tables.to_data_stream(tables.sql_query(sql.MODEL_ROWS))
@@ -42,19 +42,19 @@ def _models(env: StreamExecutionEnvironment, tables: StreamTableEnvironment) -> 
 
 
 class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # pyflink has no types
-    """``DriveJob``, and the models that its operators use.
+    """``DriveJob`` with announced models.
 
-    A slot's watermark is the older one of both inputs: a second is worked off when every announcement
-    that stands before that second's tick on the topic of models has come.
+    The watermark of a slot is the older one of its two inputs. So a second is processed only after all announcements
+    that precede its tick on the topic of models.
     """
 
     def __init__(self, config: DriverConfig) -> None:
-        """Keep the settings; a worker opens its own copy."""
+        """Keep the settings; each worker opens its own copy."""
         self._config = config
         self._jobs = DriveJob(config)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Begin in a worker; the state of the models is read with the first element."""
+        """Prepare a worker; the models' state is read with the first element."""
         self._written: dict[str, bytes] | None = None
         self._speaks = runtime_context.get_index_of_this_subtask() == 0
         self._counted: dict[str, int] = {}
@@ -63,17 +63,17 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
         self._jobs.models = self._log.book
 
     def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Iterable[Row]:
-        """Take one window of one job."""
+        """Process one window of one job."""
         self._load(ctx)
         return self._jobs.process_element(value, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterator[Row]:
-        """Work off a job's seconds."""
+        """Process a job's due seconds and yield the outputs."""
         self._load(ctx)
         return self._jobs.on_timer(timestamp, ctx)
 
     def process_broadcast_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.Context) -> Iterator[Row]:
-        """Take one record of the topic of models."""
+        """Process one record of the topic of models, and yield a dead letter if it is unusable."""
         written = self._load(ctx)
         kind, key, data = (None if one is None else bytes(one) for one in (value[0], value[1], value[2]))
         letter = self._log.take(ModelRow(kind, key, data, int(value[3]), value[4]))
@@ -91,6 +91,7 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
             yield Row(letter.topic, letter.key, letter.value, letter.headers)
 
     def _load(self, ctx: Any) -> dict[str, bytes]:
+        """Load the models from the broadcast state on the first call; return the state as last written."""
         if self._written is None:
             state = ctx.get_broadcast_state(_STATE)
             self._written = {name: bytes(data) for name, data in state.items()}
@@ -98,6 +99,7 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
         return self._written
 
     def _count(self) -> None:
+        """Add new model counts to the metrics, in one slot only."""
         for name, count in self._log.counters.items():
             more = count - self._counted.get(name, 0)
             self._counted[name] = count

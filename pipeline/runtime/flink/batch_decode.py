@@ -1,9 +1,8 @@
-"""Frames, step and collective batches of many hosts, decoded together: a fraction of the time that each alone takes.
+"""Decode frames, step batches and collective batches of many hosts together, much faster than one by one.
 
-A large job's hosts send batches of the same shape: the same columns, as many rows, names as long. Of those the first
-one is decoded by the codec. Whoever has the same bytes wherever the shape stands is read by it, column by column of
-all at once, with the codec's checks. Whatever differs, or fails a check, is left to the codec: what becomes of a
-record, and what is said of one that is refused, is decided there alone.
+Hosts of a large job send batches of the same byte layout: same columns, row count and name lengths. The codec decodes
+the first record of a layout. Records whose layout bytes equal the first one's are then read together, column by column,
+with the codec's checks. Records that differ or fail a check are left to the codec, which alone decides about refusals.
 """
 
 from __future__ import annotations
@@ -36,9 +35,12 @@ Batch = StepBatch | CollectiveBatch
 Alike = Batch | Frame
 
 _LEAST_COUNT: Final = 16
-"""Fewer of one shape are decoded one by one."""
+"""Minimum number of records of one layout to decode them together."""
 _KIND, _CRC, _REST, _TIME, _NAMES = 3, 12, 16, 24, NAMES_AT
-"""Where they stand in a header (``tocsin.schemas.wire._format``); the names begin where the fixed part ends."""
+"""Offsets in a header (``tocsin.schemas.wire._format``).
+
+Kind, checksum, rest, time, and the names after the fixed part.
+"""
 _LENGTHS: Final = struct.Struct("<HHH")
 _LENGTHS_AT: Final = 6
 _SECTION: Final = struct.Struct("<HI")
@@ -48,21 +50,21 @@ _COLUMNS: Final[Mapping[int, tuple[Column, ...]]] = {
 }
 _FRAME: Final = int(Kind.FRAME)
 _SHAPE, _UUIDS, _GPU, _HOST = 1, 2, 3, 4
-"""Sections of a frame."""
+"""Section ids of a frame."""
 _FIRST_TICK_AT: Final = 12
-"""Where its first tick stands in its shape."""
+"""Offset of the first tick in a frame's shape section."""
 _START, _END = 7, 8
-"""Columns of a collective's begin and end."""
+"""Column indexes of a collective's start and end."""
 
 
 def decode_many(records: Sequence[bytes]) -> list[Alike | None]:
-    """Decode what can be decoded together.
+    """Decode those records that can be decoded together.
 
     Args:
-        records: any bytes.
+        records: encoded records of any kind.
 
     Returns:
-        For each what ``decode`` would return; None: decode it, this function cannot.
+        For each record what ``decode`` would return, or None: decode it separately.
     """
     groups: dict[tuple[int, bytes], list[int]] = {}
     for place, data in enumerate(records):
@@ -78,12 +80,12 @@ def decode_many(records: Sequence[bytes]) -> list[Alike | None]:
 
 @dataclass(frozen=True, slots=True)
 class _TableShape:
-    """How the bytes of one record lie.
+    """Byte layout shared by several records.
 
     Attributes:
-        host: first and last byte of the host's name.
-        spans: section id -> first and last byte of its payload.
-        row_count: rows of the batch.
+        host: start and end offset of the host name.
+        spans: section id -> start and end offset of its payload.
+        row_count: number of rows of the batch.
     """
 
     host: tuple[int, int]
@@ -92,6 +94,7 @@ class _TableShape:
 
 
 def _shape_of(data: bytes, row_count: int) -> _TableShape:
+    """Return the byte layout of a record."""
     cluster, job, host = _LENGTHS.unpack_from(data, _LENGTHS_AT)
     begin = _NAMES + cluster + job
     place, spans = begin + host, {}
@@ -103,7 +106,7 @@ def _shape_of(data: bytes, row_count: int) -> _TableShape:
 
 
 def _decode_alike(records: Sequence[bytes]) -> Sequence[Alike | None]:
-    """Decode records of one length, kind and lengths of names."""
+    """Decode records of equal length, kind and name lengths; None for each that the codec must decode."""
     try:
         first = decode(records[0])
     except SchemaError:
@@ -114,6 +117,7 @@ def _decode_alike(records: Sequence[bytes]) -> Sequence[Alike | None]:
 
 
 def _batches(records: Sequence[bytes], first: Batch) -> Sequence[Batch | None]:
+    """Decode step or collective batches with the first one's layout; None for each that the codec must decode."""
     found: list[Batch | None] = [None] * len(records)
     reader = _FrameReader(records, _shape_of(records[0], len(first.rows)))
     columns = reader.columns(_COLUMNS[records[0][_KIND]], are_collectives=isinstance(first, CollectiveBatch))
@@ -127,6 +131,7 @@ def _batches(records: Sequence[bytes], first: Batch) -> Sequence[Batch | None]:
 
 
 def _frames(records: Sequence[bytes], first: Frame) -> Sequence[Frame | None]:
+    """Decode frames with the first one's layout; None for each that the codec must decode."""
     found: list[Frame | None] = [None] * len(records)
     shape = _shape_of(records[0], 0)
     if shape.spans.keys() - {SIGNATURE_SECTION} != {_SHAPE, _UUIDS, _GPU, _HOST}:
@@ -151,6 +156,7 @@ def _frames(records: Sequence[bytes], first: Frame) -> Sequence[Frame | None]:
 
 
 def _uuids(data: bytes, count: int) -> tuple[str, ...] | None:
+    """Return the GPU UUIDs in a section, None if they are not valid."""
     try:
         names = unpack_texts(data, count, "")
     except SchemaError:
@@ -160,6 +166,7 @@ def _uuids(data: bytes, count: int) -> tuple[str, ...] | None:
 
 
 def _rows(first: Batch, columns: Sequence[Any], total: int) -> tuple[Any, ...]:
+    """Build all records' rows from columns; a column may be an array, a list, or one value for all rows."""
     kind = CollectiveRecord if isinstance(first, CollectiveBatch) else StepRecord
     flat = (column.reshape(-1).tolist() if isinstance(column, np.ndarray) else column for column in columns)
     lists = (column if isinstance(column, list) else repeat(column, total) for column in flat)
@@ -167,6 +174,7 @@ def _rows(first: Batch, columns: Sequence[Any], total: int) -> tuple[Any, ...]:
 
 
 def _host(data: bytes) -> str | None:
+    """Return a host name from its bytes, None if it is not valid."""
     try:
         return check_name(data.decode(), "host")
     except (UnicodeDecodeError, SchemaError):
@@ -174,34 +182,40 @@ def _host(data: bytes) -> str | None:
 
 
 class _FrameReader:
-    """Reads the columns of records of one shape; ``good``: which of them have it, and pass the checks so far."""
+    """Reads columns of records that share a byte layout.
+
+    ``good`` marks those that match it and pass the checks so far.
+    """
 
     def __init__(self, records: Sequence[bytes], shape: _TableShape) -> None:
         self._table = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
         self._shape = shape
         self.good = np.ones(len(records), np.bool_)
         self._varies = np.zeros(self._table.shape[1], np.bool_)
-        """Bytes that are no part of the shape."""
+        """Mask of the bytes that may differ between the records."""
         signature = shape.spans.get(SIGNATURE_SECTION, (0, 0))  # a section that the codec skips
         for begin, end in ((_CRC, _REST), (_TIME, _TIME + 8), shape.host, signature):
             self._varies[begin:end] = True
 
     def leave(self, begin: int, end: int) -> None:
-        """These bytes are no part of the shape."""
+        """Exclude bytes [begin, end) from the comparison of layouts."""
         self._varies[begin:end] = True
 
     def numbers(self, begin: int, end: int, dtype: str) -> NDArray[Any]:
-        """These bytes, which are no part of the shape, as numbers; shape (records, numbers)."""
+        """Return bytes [begin, end) of all records as numbers of shape (records, numbers).
+
+        The bytes are excluded from the comparison of layouts.
+        """
         self.leave(begin, end)
         return np.ascontiguousarray(self._table[:, begin:end]).view(dtype)
 
     def compare(self) -> None:
-        """Good are those whose other bytes are the first one's."""
+        """Mark records as not good whose layout bytes differ from the first record's."""
         fixed = np.flatnonzero(~self._varies)
         self.good &= (self._table[:, fixed] == self._table[0, fixed]).all(axis=1)
 
     def intact(self, records: Sequence[bytes]) -> Iterator[tuple[int, int, str]]:
-        """Those that are good and undamaged: place, time, host."""
+        """Yield index, time in ns and host of the good records whose checksum is right."""
         seed = zlib.crc32(records[0][:_CRC])
         stated = self.numbers(_CRC, _REST, "<u4")[:, 0].tolist()
         times_ns = self.numbers(_TIME, _TIME + 8, "<i8")[:, 0]
@@ -218,7 +232,8 @@ class _FrameReader:
     def columns(self, specs: Sequence[Column], *, are_collectives: bool) -> list[Any] | None:
         """Return each column as an array (records, rows), a list of all rows, or one value for all.
 
-        None: there is a column that this cannot read.
+        Returns:
+            None if one of the columns cannot be read here.
         """
         found: list[Any] = []
         for spec in specs:
@@ -239,12 +254,16 @@ class _FrameReader:
         return found
 
     def _ints(self, spec: IntColumn, span: tuple[int, int]) -> NDArray[Any]:
+        """Return an integer column, and mark records with values out of range as not good."""
         values = self.numbers(*span, "<i8" if spec.code == "q" else "<i4")
         self.good &= ((values >= spec.low) & (values <= spec.high)).all(axis=1)
         return values
 
     def _floats(self, spec: FloatColumn, span: tuple[int, int]) -> NDArray[Any] | None:
-        """None: some rows have no value (the bitmap, which is part of the shape, says so)."""
+        """Return a float column, and mark records with values out of range as not good.
+
+        None if some rows have no value.
+        """
         begin, end = span
         if spec.optional:
             begin += (self._shape.row_count + 7) // 8
@@ -256,7 +275,7 @@ class _FrameReader:
         return values
 
     def _texts(self, spec: Column, span: tuple[int, int]) -> list[Any]:
-        """Texts of the same bytes are read once."""
+        """Return a text column as a list; equal payloads are parsed once."""
         begin, end = span
         self._varies[begin:end] = True
         known: dict[bytes, Sequence[Any]] = {}
@@ -275,7 +294,10 @@ class _FrameReader:
         return found
 
     def _check_order(self, columns: Sequence[Any], *, are_collectives: bool) -> None:
-        """Rows ascend by time and rank; where these are equal the codec looks on."""
+        """Mark records as not good if their rows are unordered or a collective ends before it starts.
+
+        Rows must ascend strictly by (time, rank); the codec decides about ties.
+        """
         times_ns, ranks = columns[0], columns[2 if are_collectives else 1]
         later = times_ns[:, 1:] > times_ns[:, :-1]
         same = times_ns[:, 1:] == times_ns[:, :-1]

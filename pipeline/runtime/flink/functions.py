@@ -1,4 +1,4 @@
-"""What Flink calls: the window's packing, and a keyed process function that drives one job's operators."""
+"""Functions that Flink calls: one packs a window's records, one drives a job's operators."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _NS_PER_MS = 1_000_000
 
 
 class PackRecords(ScalarFunction):  # type: ignore[misc]  # pyflink has no types
-    """``reduce_and_pack`` with the file of credentials open."""
+    """``reduce_and_pack`` as a Flink function that holds the credentials."""
 
     def __init__(self, signatures: SignatureConfig) -> None:
-        """Keep the settings; a worker opens the file."""
+        """Keep the settings; each worker opens the credentials file."""
         self._signatures = signatures
         self._guard: SignedRecords | None = None
         self._refreshed_second = 0
 
     def open(self, function_context: FunctionContext) -> None:  # noqa: ARG002  # Flink's signature
-        """Open the file in a worker."""
+        """Open the credentials file in a worker."""
         self._guard = SignedRecords.of_config(self._signatures)
 
     def eval(
@@ -50,7 +50,7 @@ class PackRecords(ScalarFunction):  # type: ignore[misc]  # pyflink has no types
         key: str | None,
         end_second: int,
     ) -> bytes:
-        """Pack one window."""
+        """Pack the records of one window."""
         if self._guard is not None and end_second != self._refreshed_second:
             self._refreshed_second = end_second
             self._guard.refresh()
@@ -66,10 +66,10 @@ def pack_records(signatures: SignatureConfig) -> Any:
 
 
 class FlinkState:
-    """A driver's state as Flink's keyed state."""
+    """A driver's state, stored in Flink's keyed state."""
 
     def __init__(self, context: RuntimeContext) -> None:
-        """Open it."""
+        """Open the state."""
         self._parts = context.get_map_state(MapStateDescriptor("parts", Types.STRING(), BYTES))
         self._journal = context.get_list_state(ListStateDescriptor("journal", BYTES))
 
@@ -78,50 +78,54 @@ class FlinkState:
         return join_pieces({name: bytes(data) for name, data in self._parts.items()})
 
     def journal(self) -> list[bytes]:
-        """Return what came since."""
+        """Return the journal entries since the last snapshot."""
         return [bytes(entry) for entry in self._journal.get() or ()]
 
     def append(self, entry: bytes) -> None:
-        """Add to the journal."""
+        """Append an entry to the journal."""
         self._journal.add(entry)
 
     def add(self, parts: Mapping[str, bytes]) -> None:
-        """Put new parts beside those of the last snapshot."""
+        """Add parts to those of the last snapshot."""
         for name, data in parts.items():
             for piece, content in pieces_of(name, data).items():
                 self._parts.put(piece, content)
 
     def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
-        """Put parts in place of older ones and begin a new journal."""
+        """Replace the changed parts, remove others, and empty the journal."""
         for name in (*changed, *removed):
             self._remove(name)
         self.add(changed)
         self._journal.clear()
 
     def _remove(self, name: str) -> None:
+        """Remove a part with all its pieces."""
         head = self._parts.get(name)
         for piece in pieces_named(name, bytes(head)) if head is not None else ():
             self._parts.remove(piece)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all parts and journal entries."""
         self._parts.clear()
         self._journal.clear()
 
 
 class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no types
-    """Keyed by ``cluster/job``; elements are (key, window's end in ms, packed records)."""
+    """Keyed process function that drives jobs.
+
+    Its key is ``cluster/job``; its elements are (key, end of the window in ms, packed records).
+    """
 
     def __init__(self, config: DriverConfig) -> None:
-        """Keep the settings; a worker opens its own copy."""
+        """Keep the settings; each worker opens its own copy."""
         self._config = config
         self._drivers: dict[str, JobDriver] = {}
         self.identity = StreamIdentity()
         self.models: ModelSchedule | None = None
-        """What is announced to all jobs; set before the first element."""
+        """The announced models, shared by all jobs; set before the first element."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Begin in a worker: drivers come from the state as their jobs' windows do."""
+        """Prepare a worker; drivers are created from the state when their jobs' windows arrive."""
         # A window brings some hundred thousand objects that live as long as their slice.
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -131,7 +135,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         self.metrics = JobMetrics(runtime_context.get_metrics_group(), lambda: len(self._drivers))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Row]:
-        """Take one window of one job."""
+        """Process one window of one job."""
         key, end_ms, data = value[0], int(value[1]), bytes(value[2])
         # Every later second's timer follows from the one before.
         ctx.timer_service().register_event_time_timer(end_ms)
@@ -139,7 +143,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         return ()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Row]:
-        """No window that ends by now comes any more; now is the watermark, which may be far beyond the timer."""
+        """Process a job's seconds up to the watermark, which may be far beyond the timer, and yield the outputs."""
         key = ctx.get_current_key()
         if self.identity.guard is not None:
             self.identity.guard.refresh()
@@ -152,6 +156,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
             ctx.timer_service().register_event_time_timer(driver.next_ns // _NS_PER_MS)
 
     def _driver(self, key: str) -> JobDriver:
+        """Return the driver of a job, created from Flink's state if needed."""
         driver = self._drivers.get(key)
         if driver is None:
             driver = self._drivers[key] = JobDriver(self._config, key.encode(), self._state, self.models, self.identity)
@@ -160,6 +165,7 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         return driver
 
     def _rows(self, driver: JobDriver, outputs: Sequence[Output]) -> Iterator[Row]:
+        """Add the driver's counts to the metrics, and yield its outputs as rows."""
         self.metrics.take(driver)
         for output in outputs:
             yield Row(output.topic, output.key, output.value, output.headers)

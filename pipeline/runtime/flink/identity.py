@@ -1,4 +1,4 @@
-"""Who may say what to a driver, and who it is itself: signatures of records checked, verdicts signed."""
+"""Signatures in the Flink job: records are checked, verdicts are signed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """Who may say what to a driver, and who it is itself.
+    """Checks signatures of records and signs verdicts, as far as configured.
 
     Attributes:
-        guard: checks the signatures of records, None: they need none.
-        signer: signs verdicts, None: they are not signed.
+        guard: checks the signatures of records, None = they need none.
+        signer: signs verdicts, None = they are not signed.
     """
 
     guard: SignedRecords | None = None
@@ -30,10 +30,10 @@ class StreamIdentity:
 
     @classmethod
     def of_config(cls, config: SignatureConfig, now_ns: int) -> StreamIdentity:
-        """Read the files that the settings name; nothing is loaded where they name none.
+        """Load the key files that the settings name.
 
         Raises:
-            CredentialError: one of them cannot be used.
+            CredentialError: a file cannot be used.
         """
         guard = SignedRecords.of_config(config)
         if not config.signing_key:
@@ -43,15 +43,15 @@ class StreamIdentity:
         return cls(guard, VerdictSigner.of_file(CredentialStore(Path(config.signing_key)), now_ns))
 
     def checked(self, record: Record, data: bytes) -> bytes:
-        """Return a record's bytes without its signature: they decide its order and what repeats it.
+        """Check a record's signature and return its bytes without it; these bytes decide order and duplicates.
 
         Raises:
-            IdentityError: nobody signed it who may say that, and signatures are asked for.
+            IdentityError: signatures are required, and this record's is missing, wrong, or not allowed for this record.
         """
         return data if self.guard is None else cut(data, self.guard.check(record, data))
 
     def signed(self, output: Output) -> Output:
-        """Return a verdict's message with its signature."""
+        """Return a verdict's message with a signature header, if a key is configured."""
         if self.signer is None:
             return output
         return output._replace(headers={**output.headers, SIGNATURE_HEADER: self.signer.header(output.value)})

@@ -1,6 +1,6 @@
-"""The operators' own counters as Flink's metrics (names and units: docs/cluster.md).
+"""Expose the operators' counters as Flink metrics (names and units: docs/cluster.md).
 
-Flink takes whole numbers only, so times are microseconds. A label becomes a part of the name, too:
+Flink metrics are integers, so times are in microseconds. A label becomes part of the name as well:
 ``tocsin_reason_verdict_lines{reason="..."}`` in Prometheus.
 """
 
@@ -13,14 +13,14 @@ from tocsin.pipeline.runtime.flink.driver import COUNTERS, JobDriver
 
 
 class JobMetrics:
-    """Counters of all jobs of one slot."""
+    """Flink counters for all jobs of one slot."""
 
     def __init__(self, group: Any, job_count: Callable[[], int]) -> None:
-        """Declare what always has a value.
+        """Register the metrics that always have a value.
 
         Args:
             group: Flink's metric group of the operator.
-            job_count: how many jobs there are now.
+            job_count: returns the current number of jobs.
         """
         self._group = group.add_group("tocsin")
         self._counters = {name: self._group.counter(name) for name in COUNTERS}
@@ -28,11 +28,11 @@ class JobMetrics:
         self._group.gauge("jobs", job_count)
 
     def count(self, name: str) -> None:
-        """Count one of ``COUNTERS``."""
+        """Add one to a counter of ``COUNTERS``."""
         self._counters[name].inc()
 
     def take(self, driver: JobDriver) -> None:
-        """Add what a driver has counted, and let it begin anew."""
+        """Add a driver's counts to the metrics and reset them."""
         for name, counter in self._counters.items():
             counter.inc(driver.counters[name])  # 0, too: Flink shows a counter once it was counted up
         for key, count in driver.labelled.items():
@@ -41,7 +41,7 @@ class JobMetrics:
         driver.labelled.clear()
 
     def add(self, key: tuple[str, str, str], count: int) -> None:
-        """Count something with a label: (name, label, its value)."""
+        """Add to a counter with a label, given as (name, label, label value)."""
         if key not in self._labelled:
             name, label, value = key
             self._labelled[key] = self._group.add_group(label, value).counter(name)

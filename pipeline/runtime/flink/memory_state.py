@@ -1,4 +1,4 @@
-"""A driver's state in memory; for tests, and to drive a job without Flink."""
+"""A driver's state in memory, for tests and for driving a job without Flink."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from copy import deepcopy
 
 
 class MemoryState:
-    """Keeps parts and journal; ``saved`` is what a checkpoint would hold now."""
+    """Holds parts and journal in memory, and counts the bytes written."""
 
     def __init__(self) -> None:
-        """Hold nothing."""
+        """Start empty."""
         self._parts: dict[str, bytes] = {}
         self._journal: list[bytes] = []
         self.written_bytes = 0
@@ -20,21 +20,21 @@ class MemoryState:
         return dict(self._parts)
 
     def journal(self) -> list[bytes]:
-        """Return what came since."""
+        """Return the journal entries since the last snapshot."""
         return list(self._journal)
 
     def append(self, entry: bytes) -> None:
-        """Add to the journal."""
+        """Append an entry to the journal."""
         self._journal.append(entry)
         self.written_bytes += len(entry)
 
     def add(self, parts: Mapping[str, bytes]) -> None:
-        """Put new parts beside those of the last snapshot."""
+        """Add parts to those of the last snapshot."""
         self._parts.update(parts)
         self.written_bytes += sum(map(len, parts.values()))
 
     def replace(self, changed: Mapping[str, bytes], removed: Sequence[str]) -> None:
-        """Put parts in place of older ones and begin a new journal."""
+        """Replace the changed parts, remove others, and empty the journal."""
         self._parts.update(changed)
         for name in removed:
             self._parts.pop(name, None)
@@ -42,9 +42,9 @@ class MemoryState:
         self.written_bytes += sum(map(len, changed.values()))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all parts and journal entries."""
         self._parts, self._journal = {}, []
 
     def saved(self) -> MemoryState:
-        """Return a copy, as a checkpoint keeps it."""
+        """Return a deep copy, as a checkpoint would store it."""
         return deepcopy(self)

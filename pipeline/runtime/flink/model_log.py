@@ -1,7 +1,7 @@
-"""The topic of models as every slot of the job takes it: in its order, announcements and ticks.
+"""Process the topic of models: announcements and ticks, in its order, in every slot.
 
-Knows nothing of Flink: ``announced.py`` hands in rows and writes the state. Each slot takes the same
-rows in the same order, so each comes to the same book; what is refused, one of them says.
+It does not use Flink; ``announced.py`` passes rows in and stores the state. All slots process the same rows in the same
+order, so all have the same schedule. Refusals are published by one slot.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TICK, _MODEL = "tick/", "model/"
 
 
 class ModelRow(NamedTuple):
-    """One record of the topic.
+    """One record of the topic of models.
 
     Attributes:
-        kind: its header, None: it has none.
-        key: which detector.
-        value: its bytes, None: a tombstone.
-        second: its own time, Unix seconds, rounded down.
-        origin: where it stood: ``topic:partition:offset``.
+        kind: its ``kind`` header, None = it has none.
+        key: its key, the name of a detector.
+        value: its bytes, None = a tombstone.
+        second: its timestamp in Unix seconds, rounded down.
+        origin: its position ``topic:partition:offset``.
     """
 
     kind: bytes | None
@@ -48,14 +48,14 @@ class ModelRow(NamedTuple):
 
 
 class ModelLog:
-    """What the topic of models has said so far."""
+    """The models and ticks received so far from the topic of models."""
 
     def __init__(self, journal_seconds: int, guard: SignedRecords | None = None) -> None:
-        """Nothing yet.
+        """Start without models.
 
         Args:
-            journal_seconds: what a restart works off again.
-            guard: checks who announces; None: everybody may who can write to the topic.
+            journal_seconds: event time that a restart may replay.
+            guard: checks the announcements' signatures; None: everyone who can write to the topic may announce.
         """
         self._guard = guard
         self.book = ModelSchedule()
@@ -65,11 +65,11 @@ class ModelLog:
 
     @property
     def counters(self) -> Counter[str]:
-        """``accepted``, and what was refused by reason, since the process began."""
+        """Number of accepted announcements (``accepted``), and of refused ones by reason, since the process started."""
         return self.book.counters
 
     def take(self, row: ModelRow) -> Output | None:
-        """Take the next record; what cannot be used comes back as a dead letter."""
+        """Process the next record; return a dead letter if it is unusable, else None."""
         partition = row.origin.split(":")[1]
         try:
             if row.kind == KIND_TICK:
@@ -88,31 +88,32 @@ class ModelLog:
         return None
 
     def _tick(self, partition: str, value: bytes | None) -> None:
+        """Record a tick of a partition."""
         record = decode(value or b"")
         if not isinstance(record, Tick):
             raise DecodeError(f"a {type(record).__name__} that says it is a tick")
         self._newest_ns[partition] = max(record.ts_ns, self._newest_ns.get(partition, 0))
 
     def forget(self, watermark_ns: int) -> None:
-        """Drop what no slice can use that is worked off from this watermark on, or again after a restart."""
+        """Drop models that no slice after this watermark can use, including slices that a restart replays."""
         self.book.forget(watermark_ns - self._keep_ns)
 
     def state(self) -> dict[str, bytes]:
-        """What a restart needs, by name."""
+        """Return the state that a restart needs, as named values."""
         ticks = {f"{_TICK}{partition}": b"%d" % ns for partition, ns in self._newest_ns.items()}
         return {**ticks, **{f"{_MODEL}{content_hash(data)}": data for data in self.book.records()}}
 
     def load(self, state: Mapping[str, bytes]) -> None:
-        """Take back what ``state`` gave."""
+        """Replace the state by what ``state`` returned."""
         self._newest_ns = {n.removeprefix(_TICK): int(v) for n, v in state.items() if n.startswith(_TICK)}
         self.book.load(data for name, data in sorted(state.items()) if name.startswith(_MODEL))
 
 
 def _announcement(row: ModelRow) -> ModelAnnouncement:
-    """The announcement that a row is.
+    """Parse a row as a model announcement; a tombstone withdraws the detector's model.
 
     Raises:
-        SchemaError: it is none.
+        SchemaError: the row is not an announcement.
     """
     name = (row.key or b"").decode("utf-8", "replace")
     if row.value is None and name and row.key != TICK_KEY:
@@ -128,6 +129,7 @@ def _announcement(row: ModelRow) -> ModelAnnouncement:
 
 
 def _dead_letter(row: ModelRow, reason: str, detail: str) -> Output:
+    """Return the dead letter of a row."""
     topic, partition, offset = row.origin.split(":")
     told = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
     return Output(DEAD_LETTER, row.key or b"", row.value or b"", {name: text.encode() for name, text in told.items()})

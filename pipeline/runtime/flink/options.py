@@ -1,6 +1,6 @@
-"""What a submission of the job chooses; goes to the job as JSON, through the environment.
+"""Options of a submitted Flink job, passed to it as JSON in an environment variable.
 
-Knows nothing of Flink: whoever submits need not load it.
+This module does not import Flink, so the submitting process need not load it.
 """
 
 from __future__ import annotations
@@ -15,38 +15,43 @@ from tocsin.pipeline.runtime.flink.sql import TRANSACTION_SECONDS, StreamOptions
 from tocsin.schemas.errors import ConfigError
 
 OPTIONS_VARIABLE: Final = "TOCSIN_FLINK_JOB"
-"""Not an argument: the clients' properties may hold a password, and arguments stand in ``ps``."""
+"""Environment variable with the options; arguments would be visible in ``ps``, and the options may hold a password."""
 
 JARS_VARIABLE: Final = "TOCSIN_FLINK_JARS"
-"""More jars for the job, ``:`` between them: ``flink run`` takes one. Empty where Flink's own folder holds them."""
+"""Environment variable with extra jars, separated by ``:``, because ``flink run`` takes only one.
+
+It is empty where Flink's own folder holds them.
+"""
 
 PARAMETER: Final = "tocsin"
-"""Name under which a running job shows its options, its passwords left out."""
+"""Name under which a running job shows its options, without passwords."""
 
 _MIN_CHECKPOINT_SECONDS: Final = 0.1
 
 _SLOW_CHECKPOINT_SECONDS: Final = 15.0
 _SHORTEST_TIMEOUT_SECONDS: Final = 5.0
 _RESTART_SECONDS: Final = 15.0
-"""What is left of a transaction's time after two intervals and the checkpoint that failed: the job comes back from
-the checkpoint before it, and commits what that one closed (seen: 5 to 14 s on two cores)."""
+"""Time reserved for a restart before a transaction expires.
+
+The job returns to the checkpoint before the failed one and commits its transactions; that took 5 to 14 s on two cores.
+"""
 LONGEST_INTERVAL_SECONDS: Final = (TRANSACTION_SECONDS - _RESTART_SECONDS - _SHORTEST_TIMEOUT_SECONDS) / 2
-"""Between two checkpoints of a job with transactions."""
+"""Maximum checkpoint interval of a job with transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What a submission chooses.
+    """Options of a submitted job.
 
     Attributes:
-        stream: where it reads and writes.
-        name: shown by the cluster.
-        checkpoint_seconds: between two checkpoints.
-        slot_count: slots for the operators; one job's records meet in one of them.
-        snapshot_seconds: stream time after which a snapshot takes the journal's place.
-        canary_seconds: every so often each job gets a verdict that only measures the way to the tables, 0: never.
-        origin: how it was submitted: what an upgrade goes back to.
-        signatures: files with keys, on the TaskManagers' machines.
+        stream: the topics and brokers to read and write.
+        name: name shown by the cluster.
+        checkpoint_seconds: interval of checkpoints.
+        slot_count: slots for the operators; each job's records are processed in one of them.
+        snapshot_seconds: event time after which a snapshot replaces the journal.
+        canary_seconds: interval at which each job gets a test verdict that measures the way to the tables, 0 = never.
+        origin: how the job was submitted, to be restored by an upgrade.
+        signatures: key files, on the TaskManagers' machines.
     """
 
     stream: StreamOptions
@@ -59,10 +64,10 @@ class JobOptions:
     signatures: SignatureConfig = field(default_factory=SignatureConfig)
 
     def __post_init__(self) -> None:
-        """Check what would else fail inside the cluster.
+        """Check options that would otherwise fail inside the cluster.
 
         Raises:
-            ConfigError: names the setting.
+            ConfigError: an option is invalid; the error names it.
         """
         if not self.name.strip():
             raise ConfigError("name", self.name, "not empty")
@@ -80,11 +85,11 @@ class JobOptions:
 
     @property
     def checkpoint_timeout_seconds(self) -> float | None:
-        """After which a checkpoint fails the job, None: no failed checkpoint does.
+        """Time after which a hanging checkpoint fails the job, None = never.
 
-        With transactions it must: the broker aborts one that is older than ``TRANSACTION_SECONDS``, Kafka's connector
-        drops its commit with no more than a line in a log, and its verdicts would be said to nobody. A job that fails
-        in time says them again. The oldest transaction was opened two intervals before the checkpoint that hangs.
+        With transactions it must fail. The broker aborts transactions older than ``TRANSACTION_SECONDS``, and Kafka's
+        connector then silently drops their verdicts. A job that fails in time publishes them again. The oldest
+        transaction was opened two intervals before the hanging checkpoint.
         """
         if not self.stream.is_exactly_once:
             return None
@@ -92,19 +97,19 @@ class JobOptions:
         return min(_SLOW_CHECKPOINT_SECONDS, left)
 
     def to_json(self) -> str:
-        """Return them in full, for the job alone."""
+        """Return all options as JSON, for the job only."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def shown(self) -> str:
-        """Return them without the clients' properties, for everybody who can see the job."""
+        """Return the options as JSON without the clients' properties, for everyone who can see the job."""
         return replace(self, stream=replace(self.stream, properties={})).to_json()
 
 
 def options_from(text: str) -> JobOptions:
-    """Read what ``to_json`` or ``shown`` wrote.
+    """Parse the JSON that ``to_json`` or ``shown`` returned.
 
     Raises:
-        ConfigError: it is not that, or of another version of tocsin.
+        ConfigError: the text is not that, or comes from another version of tocsin.
     """
     try:
         data: dict[str, Any] = json.loads(text)

@@ -1,4 +1,4 @@
-"""Messages that a job's driver has for the topics."""
+"""Messages that a job's driver sends to output topics."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Output(NamedTuple):
     """One message for a topic.
 
     Attributes:
-        topic: name without prefix.
-        key: the message's key.
-        value: its bytes.
-        headers: its headers.
+        topic: topic name without prefix.
+        key: key of the message.
+        value: value of the message.
+        headers: headers of the message.
     """
 
     topic: str
@@ -28,7 +28,7 @@ class Output(NamedTuple):
 
 
 def canary(job: JobKey, end_ns: int) -> Verdict:
-    """A verdict about nobody, over as soon as it is said; views leave it out by its reason."""
+    """Return a test verdict without suspects that is resolved at once; the views leave it out by its reason."""
     return Verdict(
         verdict_id=verdict_id_of(job, (), FaultKind.DEGRADED, end_ns),
         job=job,
@@ -48,6 +48,6 @@ def canary(job: JobKey, end_ns: int) -> Verdict:
 
 
 def verdict_output(verdict: Verdict) -> Output:
-    """A verdict line as a message: consumers tell repeated ones by (id, update)."""
+    """Return a verdict as a message; its id and update headers let consumers recognize duplicates."""
     headers = {"id": verdict.verdict_id.encode(), "update": b"%d" % verdict.update}
     return Output(VERDICTS, job_key(verdict.job), encode_verdict(verdict), headers)

@@ -1,7 +1,7 @@
-"""Many records in one value: what a window hands to an operator in one piece.
+"""Pack many records into one value, so that a window is passed to an operator in one call.
 
-A Python function that is called once per record costs a thousand times what it costs to call it
-once per window (``docs/adr/0010-flink-job.md``), so the window joins the payloads first.
+Calling a Python function once per record costs a thousand times as much as once per window
+(``docs/adr/0010-flink-job.md``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Packed(NamedTuple):
     """One record of a pack.
 
     Attributes:
-        origin: where it stood: ``topic:partition:offset``.
+        origin: its position ``topic:partition:offset``.
         data: its bytes.
     """
 
@@ -28,7 +28,7 @@ class Packed(NamedTuple):
 
 
 def pack(values: Sequence[bytes | None], origins: Sequence[str | None]) -> bytes:
-    """Join payloads and their origins; a record without a value (a tombstone) is an empty payload."""
+    """Join record values and their origins into one value; a missing value (tombstone) becomes an empty one."""
     parts: list[bytes] = []
     for value, origin in zip(values, origins, strict=True):
         name, data = (origin or "").encode(), value or b""
@@ -37,10 +37,10 @@ def pack(values: Sequence[bytes | None], origins: Sequence[str | None]) -> bytes
 
 
 def unpack(data: bytes) -> Iterator[Packed]:
-    """Take a pack apart.
+    """Yield the records of a pack.
 
     Raises:
-        DecodeError: it is cut short.
+        DecodeError: the pack is cut short.
     """
     place = 0
     while place < len(data):

@@ -1,7 +1,7 @@
-"""A part of a snapshot in pieces: Flink's state is handed to Java in one message a value.
+"""Store a snapshot part in compressed pieces of at most 1 MiB.
 
-A job of 10,000 hosts has parts of 15 MB; as one value each they were copied several times on the way, and a
-TaskManager of 2 GB stood still over it. Compressed they are a third, and no piece is larger than 1 MiB.
+Flink passes each state value to Java in one message. A job of 10,000 hosts has parts of 15 MB. As single values they
+were copied several times, which stalled a TaskManager of 2 GB.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import zstandard
 from tocsin.schemas.errors import SnapshotError
 
 PIECE_BYTES: Final = 1 << 20
+"""Maximum size of a piece."""
 _COUNT: Final = struct.Struct("<I")
 _LEVEL: Final = 1
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
@@ -23,19 +24,19 @@ _MARK: Final = "\x00"
 
 
 def pieces_of(name: str, data: bytes) -> dict[str, bytes]:
-    """Compress and cut a part: the head, under its own name, says how many pieces there are."""
+    """Compress and split a part; return piece name -> bytes, where the part's own name holds the number of pieces."""
     packed = zstandard.ZstdCompressor(_LEVEL).compress(data)
     cut = [packed[place : place + PIECE_BYTES] for place in range(0, len(packed), PIECE_BYTES)]
     return {name: _COUNT.pack(len(cut)), **{f"{name}{_MARK}{number}": piece for number, piece in enumerate(cut)}}
 
 
 def pieces_named(name: str, head: bytes) -> list[str]:
-    """Return the names of a part's head and of its pieces."""
+    """Return the names of a part's head and pieces."""
     return [name, *(f"{name}{_MARK}{number}" for number in range(_COUNT.unpack(head)[0]))]
 
 
 def join_pieces(found: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Put the parts together.
+    """Join and decompress the pieces of all parts; return part name -> bytes.
 
     Raises:
         SnapshotError: a piece is missing or damaged.
@@ -52,7 +53,7 @@ def join_pieces(found: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _plain(packed: bytes) -> bytes:
-    """Versions before this one compressed with zlib: their parts are refused by their own version, not as damaged."""
+    """Decompress a part with zstd, or with zlib as older versions did, so that their parts are refused by version."""
     if packed.startswith(_ZSTD):
         return zstandard.ZstdDecompressor().decompress(packed)
     return zlib.decompress(packed)

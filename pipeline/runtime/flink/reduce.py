@@ -1,7 +1,7 @@
-"""A window's frames become blocks before they meet the job's other records.
+"""Reduce a window's frames to frame blocks before they meet the job's other records.
 
-Runs in the slot of the window, which is that of (job, metric group): a large job's groups are
-reduced side by side, and what travels on and is kept in the journal is a fifth of it.
+This runs in the slot of the window, keyed by (job, metric group), so a large job's groups are reduced in parallel. The
+blocks that travel on and are journaled have a fifth of the frames' size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tocsin.schemas.wire.codec import decode
 
 _LOG = logging.getLogger("tocsin.flink")
 NO_ORIGIN = "::"
-"""Of a payload of which nobody says where it stood."""
+"""Origin of a record whose position in a topic is unknown."""
 
 
 def reduce_and_pack(
@@ -32,18 +32,18 @@ def reduce_and_pack(
     end_second: int | None = None,
     guard: SignedRecords | None = None,
 ) -> bytes:
-    """Join the payloads of one window.
+    """Pack the records of one window, with fitting frames reduced to frame blocks.
+
+    Records that are not reduced are packed unchanged, and the operators decide about them.
 
     Args:
-        values: payloads.
-        origins: where each stood.
-        group: metric group of the window's frames; empty: they are no frames, and nothing is decoded. What is no
-            frame, or one of a table that must be announced, goes on as it came: the operators know what to do.
-        key: the job that the messages' keys name; frames of another one go on as they came. None: not asked.
-        end_second: the window's end by Kafka's stamps; frames with another stamp of their own go on, too. None: not
-            asked.
-        guard: checks signatures; a frame that it refuses goes on as it came, and becomes a dead letter there. None: no
-            record need be signed.
+        values: values of the records.
+        origins: position of each record.
+        group: metric group of the window's frames; empty: the window has no frames, and nothing is decoded.
+        key: the job in the messages' keys; frames of another job are not reduced. None: not checked.
+        end_second: end of the window by Kafka's timestamps; frames of another second are not reduced. None: not
+            checked.
+        guard: checks signatures; frames that it refuses are not reduced, and become dead letters later. None: no check.
     """
     # What has no origin is a block, and of this function: no payload may pass for one.
     origins = [origin or NO_ORIGIN for origin in origins]
@@ -74,7 +74,7 @@ def reduce_and_pack(
 
 
 def named_by(key: str | None) -> tuple[str, str] | None:
-    """Cluster and job that a message's key names."""
+    """Return the cluster and job in a message key, None if there is no key."""
     if key is None:
         return None
     cluster, _, job = key.partition("/")
@@ -82,12 +82,14 @@ def named_by(key: str | None) -> tuple[str, str] | None:
 
 
 def _belongs(frame: Frame, named: tuple[str, str] | None, end_second: int | None) -> bool:
+    """Return whether a frame is of the job in the key and of the window's last second."""
     if named is not None and (frame.job.cluster, frame.job.job_id) != named:
         return False
     return end_second is None or frame.ts_ns // NS_PER_SECOND == end_second - 1
 
 
 def _is_signed(frame: Frame, value: bytes, guard: SignedRecords | None) -> bool:
+    """Return whether a frame's signature is valid, or none is required."""
     if guard is None:
         return True
     try:
@@ -98,7 +100,7 @@ def _is_signed(frame: Frame, value: bytes, guard: SignedRecords | None) -> bool:
 
 
 def _decoded(values: Sequence[bytes]) -> list[Record | None]:
-    """Each record, None where it is none."""
+    """Decode records, together where possible; None for each that cannot be decoded."""
     try:
         together = decode_many(values)
     except Exception:  # noqa: BLE001  # supervising: records that break it are decoded one by one
@@ -108,6 +110,7 @@ def _decoded(values: Sequence[bytes]) -> list[Record | None]:
 
 
 def _alone(value: bytes) -> Record | None:
+    """Decode one record; None if it cannot be decoded."""
     try:
         return decode(value)
     except Exception:  # noqa: BLE001  # supervising: it goes on as it came, and becomes a dead letter where it is read
@@ -115,5 +118,6 @@ def _alone(value: bytes) -> Record | None:
 
 
 def _fitting(record: Record | None) -> Frame | None:
+    """Return the record if it is a frame that fits its built-in table, else None."""
     table = BUILTIN_TABLES.get(record.table_id) if isinstance(record, Frame) else None
     return record if isinstance(record, Frame) and table is not None and fits(record, table) else None

@@ -1,4 +1,4 @@
-"""Flink's REST interface: what the commands need of it, with the standard library."""
+"""A client for the parts of Flink's REST interface that the commands need, with the standard library only."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SAVEPOINT_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 0.2
 
 OVER: Final = frozenset({"CANCELED", "FAILED", "FINISHED"})
-"""States of a job that does not come back."""
+"""Final states of a Flink job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a cluster has.
+    """Resources of a Flink cluster.
 
     Attributes:
-        version: of Flink.
-        task_manager_count: processes that work.
-        slot_count: places in them.
-        free_slot_count: of these, places without a job.
+        version: version of Flink.
+        task_manager_count: number of TaskManagers.
+        slot_count: number of slots in them.
+        free_slot_count: number of free slots.
     """
 
     version: str
@@ -43,11 +43,11 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """How a part of a job spent its time; it waits for Python in what Flink calls busy.
+    """How one task of a job spent its time; waiting for Python counts as busy.
 
     Attributes:
-        busy_ratio: at work.
-        held_up_ratio: it could not pass on what it had, because the next part did not take it.
+        busy_ratio: fraction of time at work.
+        held_up_ratio: fraction of time blocked by backpressure from the next task.
     """
 
     busy_ratio: float
@@ -59,12 +59,12 @@ class FlinkJob:
     """One job of the cluster.
 
     Attributes:
-        job_id: Flink's number of it.
-        name: as submitted.
+        job_id: Flink's id of the job.
+        name: name as submitted.
         state: ``RUNNING``, ``RESTARTING``, ``CANCELED`` ...
-        age_seconds: since its start.
-        tasks_count: its parts.
-        running_tasks_count: of these, those that run.
+        age_seconds: time since its start.
+        tasks_count: number of its tasks.
+        running_tasks_count: number of its running tasks.
     """
 
     job_id: str
@@ -76,27 +76,27 @@ class FlinkJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether it does not come back."""
+        """Whether the job is in a final state."""
         return self.state in OVER
 
     @property
     def is_running(self) -> bool:
-        """Whether all its parts run."""
+        """Whether the job and all its tasks are running."""
         return self.state == "RUNNING" and self.tasks_count == self.running_tasks_count > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """How a job's checkpoints go.
+    """State of a job's checkpoints.
 
     Attributes:
-        done_count: finished since its start.
-        failed_count: not finished.
-        last_path: of the newest one, "" = none.
-        last_age_seconds: since that was taken.
-        last_seconds: that it took.
-        last_bytes: of its state.
-        restored_path: what the job was restored from, "" = nothing.
+        done_count: completed checkpoints since its start.
+        failed_count: failed checkpoints.
+        last_path: path of the newest one, "" = none.
+        last_age_seconds: time since the newest one was triggered.
+        last_seconds: duration of the newest one.
+        last_bytes: size of its state.
+        restored_path: path that the job was restored from, "" = none.
     """
 
     done_count: int = 0
@@ -109,13 +109,13 @@ class Checkpoints:
 
 
 class FlinkRest:
-    """A client; each call is a request of its own."""
+    """Client of Flink's REST interface; each call sends separate requests and may raise ``EngineError``."""
 
     def __init__(self, url: str) -> None:
-        """Connect to nothing yet.
+        """Check the URL; nothing is sent yet.
 
         Raises:
-            ConfigError: not a URL of the form ``http://HOST:PORT``.
+            ConfigError: the URL does not have the form ``http://HOST:PORT``.
         """
         parts = urllib.parse.urlsplit(url)
         try:
@@ -129,13 +129,13 @@ class FlinkRest:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def overview(self) -> Overview:
-        """Return what the cluster has."""
+        """Return the cluster's resources."""
         data = self._get("/overview")
         counts = (int(data[name]) for name in ("taskmanagers", "slots-total", "slots-available"))
         return Overview(str(data.get("flink-version", "")), *counts)
 
     def jobs(self) -> list[FlinkJob]:
-        """Return all jobs, those that are over too, the youngest first."""
+        """Return all jobs including finished ones, youngest first."""
         found = [
             FlinkJob(
                 str(job["jid"]),
@@ -150,12 +150,12 @@ class FlinkRest:
         return sorted(found, key=lambda job: job.age_seconds)
 
     def options(self, job_id: str) -> str:
-        """Return what the job says of its options (``JobOptions.shown``), "" = it is not ours."""
+        """Return a job's options as JSON (``JobOptions.shown``), "" = it is not a tocsin job."""
         config = self._get(f"/jobs/{job_id}/config").get("execution-config", {})
         return str(config.get("user-config", {}).get(PARAMETER, ""))
 
     def checkpoints(self, job_id: str) -> Checkpoints:
-        """Return how its checkpoints go."""
+        """Return the state of a job's checkpoints."""
         data = self._get(f"/jobs/{job_id}/checkpoints")
         counts, latest = data.get("counts") or {}, data.get("latest") or {}
         last, restored = latest.get("completed") or {}, latest.get("restored") or {}
@@ -170,16 +170,16 @@ class FlinkRest:
         )
 
     def keeps_checkpoints(self, job_id: str) -> bool:
-        """Return whether its last checkpoint stays when it is cancelled."""
+        """Return whether a job's last checkpoint is kept when the job is cancelled."""
         kept = self._get(f"/jobs/{job_id}/checkpoints/config").get("externalization") or {}
         return bool(kept.get("enabled")) and not kept.get("delete_on_cancellation")
 
     def stale_seconds(self) -> float:
-        """Return how old an answer about checkpoints may be: Flink keeps them so long."""
+        """Return how old Flink's answers about checkpoints may be, in seconds."""
         return int(self._get("/config").get("refresh-interval", 3000)) / 1000
 
     def failures(self, job_id: str) -> list[str]:
-        """Return what made it fail, the newest first; each as one line."""
+        """Return the causes of a job's failures as single lines, newest first."""
         history = self._get(f"/jobs/{job_id}/exceptions").get("exceptionHistory") or {}
         return [
             cause_of(str(entry.get("stacktrace") or entry.get("exceptionName")))
@@ -187,7 +187,7 @@ class FlinkRest:
         ]
 
     def metric(self, job_id: str, name: str, aggregate: str = "sum") -> float | None:
-        """Return a metric over all subtasks that have it, None: none has it (yet).
+        """Return a metric aggregated over all subtasks that have it, None = none has it (yet).
 
         Args:
             job_id: the job.
@@ -205,7 +205,7 @@ class FlinkRest:
         return sum(found) if aggregate == "sum" else min(found) if aggregate == "min" else max(found)
 
     def task_times(self, job_id: str) -> dict[str, TaskTimes]:
-        """Return how each part of the job spent its last seconds, by its name; the busiest subtask counts."""
+        """Return task name -> how it spent its last seconds, by its busiest subtask."""
         names = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
         query = urllib.parse.urlencode({"get": ",".join(names), "agg": "max"})
         found = {}
@@ -217,7 +217,7 @@ class FlinkRest:
         return found
 
     def metrics_ending(self, job_id: str, name: str) -> float | None:
-        """Return the sum of all metrics whose name's last part is this, over all subtasks; None: there is none."""
+        """Return the sum over all subtasks of all metrics whose name ends with this part, None = there is none."""
         found: list[float] = []
         for vertex in self._get(f"/jobs/{job_id}")["vertices"]:
             where = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
@@ -228,25 +228,27 @@ class FlinkRest:
         return sum(found) if found else None
 
     def savepoint(self, job_id: str, folder: str = "") -> str:
-        """Take a savepoint while the job goes on; return where it lies.
+        """Take a savepoint while the job continues, and return its path.
 
         Args:
             job_id: the job.
-            folder: where to, "": as the cluster is configured.
+            folder: target folder, "" = the cluster's default.
 
         Raises:
-            EngineError: it failed, or did not end.
+            EngineError: the savepoint failed, or did not finish in time.
         """
         wish = {"cancel-job": False, **({"target-directory": folder} if folder else {})}
         return self._saved(job_id, self._post(f"/jobs/{job_id}/savepoints", wish))
 
     def stop(self, job_id: str, folder: str = "") -> str:
-        """Stop the job with a savepoint; return where it lies.
+        """Stop the job with a savepoint, and return its path; outputs up to the savepoint are published.
 
-        What it has said until there is written; what comes after it is in no topic.
+        Args:
+            job_id: the job.
+            folder: target folder, "" = the cluster's default.
 
         Raises:
-            EngineError: it failed, or did not end; then the job goes on.
+            EngineError: the savepoint failed or did not finish in time; the job then continues.
         """
         wish = {"drain": False, **({"targetDirectory": folder} if folder else {})}
         path = self._saved(job_id, self._post(f"/jobs/{job_id}/stop", wish))
@@ -262,7 +264,7 @@ class FlinkRest:
         """Wait until a job is over.
 
         Raises:
-            EngineError: it is not.
+            EngineError: it is not over after ``seconds``.
         """
         until = time.monotonic() + seconds
         while not any(job.job_id == job_id and job.is_over for job in self.jobs()):
@@ -271,6 +273,7 @@ class FlinkRest:
             time.sleep(_LOOK_SECONDS)
 
     def _saved(self, job_id: str, answer: Mapping[str, Any]) -> str:
+        """Wait for a savepoint request to finish, and return the savepoint's path."""
         until = time.monotonic() + SAVEPOINT_SECONDS
         while True:
             data = self._get(f"/jobs/{job_id}/savepoints/{answer['request-id']}")
@@ -285,12 +288,15 @@ class FlinkRest:
             time.sleep(_LOOK_SECONDS)
 
     def _get(self, path: str) -> Any:
+        """Send a GET request and return the parsed answer."""
         return self._ask(path, "GET")
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Send a POST request with a JSON body and return the parsed answer."""
         return self._ask(path, "POST", json.dumps(body).encode())
 
     def _ask(self, path: str, method: str, body: bytes | None = None) -> Any:
+        """Send a request and return the parsed answer; raise ``EngineError`` if Flink refuses or does not answer."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         request = urllib.request.Request(self.url + path, body, headers, method=method)  # noqa: S310  # http(s) only, see __init__
         try:
@@ -306,6 +312,7 @@ class FlinkRest:
             ) from error
 
     def _refused(self, error: urllib.error.HTTPError, path: str) -> NoReturn:
+        """Raise ``EngineError`` with the messages of Flink's error answer."""
         try:
             lines = json.loads(error.read()).get("errors") or [error.reason]
         except (OSError, ValueError, AttributeError):

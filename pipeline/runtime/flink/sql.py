@@ -1,11 +1,11 @@
-"""The SQL of the job: which records are in time, and one row per job and second.
+"""The SQL of the Flink job: it classifies records as in time, late or dead, and packs one row per job and second.
 
-Event time is the Kafka record's own timestamp. The watermark is one lateness behind it in each
-partition, and the smallest partition counts: ticks, which stand in every partition, move it. Rows are
-told apart **before** the window, because the window drops late ones without a word.
+Event time is the Kafka record's timestamp. The watermark is one lateness behind it in each partition, and the smallest
+partition counts. Ticks, which are in every partition, move it. Rows are classified **before** the window, because the
+window drops late rows silently.
 
-One window of a second serves all kinds: agents stamp a frame with its slice's end minus a
-millisecond, so all frames of a slice lie in that slice's last second.
+One window of a second serves all kinds of records: agents stamp a frame with its slice's end minus a millisecond, so
+all frames of a slice lie in its last second.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from tocsin.schemas.kafka.topics import (
 )
 
 STARTS = {"earliest": "earliest-offset", "latest": "latest-offset", "committed": "group-offsets"}
+"""Option value -> start mode of Kafka's connector."""
 TRANSACTION_SECONDS = 60
+"""Time after which the broker aborts an open transaction."""
 _KINDS = ", ".join(f"'{kind.decode()}'" for kind in (KIND_FRAME, KIND_STEPS, KIND_COLLECTIVES, KIND_RECORD))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Where the job reads and writes.
+    """Topics and brokers that the job reads and writes.
 
     Attributes:
-        servers: brokers to begin with.
-        prefix: first part of the topics' names.
-        properties: Java properties of the clients (security).
-        group: consumer group: where offsets are kept for a start without a savepoint.
-        start: where to begin without a savepoint: ``earliest``, ``latest`` or ``committed`` (else latest).
-        is_exactly_once: verdicts leave in transactions, a checkpoint later.
-        lateness_seconds: how far the watermark stays behind.
+        servers: bootstrap brokers.
+        prefix: prefix of the topics' names.
+        properties: Java properties of the Kafka clients (security).
+        group: consumer group that stores the offsets for a start without a savepoint.
+        start: where to start without a savepoint: ``earliest``, ``latest`` or ``committed`` (else latest).
+        is_exactly_once: write verdicts in transactions, which are visible one checkpoint later.
+        lateness_seconds: how far the watermark stays behind the newest record.
     """
 
     servers: str
@@ -60,10 +62,10 @@ class StreamOptions:
     lateness_seconds: int = 1
 
     def __post_init__(self) -> None:
-        """Check what would else fail inside the cluster.
+        """Check options that would otherwise fail inside the cluster.
 
         Raises:
-            ConfigError: a prefix that Kafka does not take, an unknown start.
+            ConfigError: Kafka does not accept the prefix, or the start is unknown.
         """
         check_prefix(self.prefix)
         if self.start not in STARTS:
@@ -77,21 +79,27 @@ _RECORD = """  k BYTES,
   topic STRING METADATA FROM 'topic' VIRTUAL,
   part INT METADATA FROM 'partition' VIRTUAL,
   off BIGINT METADATA FROM 'offset' VIRTUAL,"""
-"""A record's columns, as Kafka's connector names them."""
+"""Columns of a Kafka record, as Kafka's connector names them."""
 _ORIGIN = "topic || ':' || CAST(part AS STRING) || ':' || CAST(off AS STRING)"
+"""SQL expression for a record's position ``topic:partition:offset``."""
 
 
 _JUDGED_BYTES = 4 * 1024 * 1024
-"""A window holds all records of a job's second in memory, and one of 23 MB overflows Flink's buffer for windows. The
-largest record that an agent sends every day has some kilobytes; dumps of ranks have one megabyte, seldom more."""
+"""Maximum size of a record that is processed; larger ones become dead letters.
+
+A window holds all records of a job's second in memory, and one of 23 MB overflows Flink's window buffer. The largest
+everyday record of an agent has some kilobytes; dumps of ranks have one megabyte, rarely more.
+"""
 _KEPT_BYTES = 64 * 1024
-"""Of what is larger than any record may be, so much goes to the dead letters: the whole stands where it came from."""
+"""Bytes of an oversized record that its dead letter keeps; the full record stays in its topic."""
 _KEY_BYTES = 32 * 1024
+"""Maximum size of a record's key."""
 _DETAIL_CHARACTERS = 2000
+"""Maximum length of the detail in a dead letter."""
 
 
 def input_table(options: StreamOptions) -> str:
-    """The input topics as one table."""
+    """Return the SQL that declares the input topics as one table."""
     names = ";".join(topic_name(name, options.prefix) for name in INPUTS)
     return f"""CREATE TABLE tocsin_input (
 {_RECORD}
@@ -108,7 +116,7 @@ def input_table(options: StreamOptions) -> str:
 
 
 def models_table(options: StreamOptions) -> str:
-    """The topic of models, always from its beginning: it holds the newest announcement of each."""
+    """Return the SQL that declares the topic of models as a table, always read from its beginning."""
     return f"""CREATE TABLE tocsin_models (
 {_RECORD}
   WATERMARK FOR ats AS ats - INTERVAL '{options.lateness_seconds}' SECOND
@@ -121,32 +129,37 @@ def models_table(options: StreamOptions) -> str:
 
 
 def _begin(column: str, size_bytes: int) -> str:
-    """The first bytes: this cast copies no more than them, and nothing where there are fewer."""
+    """Return an SQL expression for the first bytes of a column; it copies no more than these."""
     return f"CAST({column} AS VARBINARY({size_bytes}))"
 
 
 def _kept(column: str, size_bytes: int) -> str:
+    """Return an SQL expression of type BYTES for the first bytes of a column."""
     return f"CAST({_begin(column, size_bytes)} AS BYTES)"
 
 
 def _size(column: str, most_bytes: int) -> str:
-    """Bytes of a value, ``most_bytes`` + 1 where there are more: Kafka's limits count what was compressed.
+    """Return an SQL expression for a column's size in bytes, counted up to ``most_bytes`` + 1.
 
-    SQL has no length of BYTES; a text of all of 150 MB, and its bytes again, would be the end of the TaskManager.
+    Kafka's limits count compressed bytes, so a value may be far larger. SQL has no length of BYTES, and converting 150
+    MB to text would exhaust the TaskManager.
     """
     return f"CHAR_LENGTH(DECODE({_begin(column, most_bytes + 1)}, 'ISO-8859-1'))"
 
 
 def _is_beyond(column: str, most_bytes: int) -> str:
+    """Return an SQL condition: the column has more than ``most_bytes``."""
     return f"{_size(column, most_bytes)} > {most_bytes}"
 
 
 def _said_size(column: str, most_bytes: int) -> str:
+    """Return an SQL expression for a column's size as text."""
     size = f"COALESCE(CAST({_size(column, most_bytes)} AS STRING), 'no')"
     return f"(CASE WHEN {_is_beyond(column, most_bytes)} THEN 'more than {most_bytes}' ELSE {size} END)"
 
 
 def _cut(column: str, most_bytes: int, kept_bytes: int) -> str:
+    """Return an SQL expression for a column, cut to ``kept_bytes`` if it has more than ``most_bytes``."""
     return f"CASE WHEN {_is_beyond(column, most_bytes)} THEN {_kept(column, kept_bytes)} ELSE {column} END"
 
 
@@ -156,7 +169,10 @@ MODEL_ROWS = f"""SELECT {_kept("h['kind']", _DETAIL_CHARACTERS)} AS kind,
   UNIX_TIMESTAMP(DATE_FORMAT(ats, 'yyyy-MM-dd HH:mm:ss')) AS at_second,
   {_ORIGIN} AS origin
 FROM tocsin_models"""
-"""Ticks too: what stands behind the tick of its effective time came too late."""
+"""Query of the records on the topic of models, ticks included.
+
+An announcement after the tick of its time is too late.
+"""
 
 CLASSIFIED = f"""CREATE VIEW tocsin_classified AS
 SELECT *,
@@ -172,7 +188,10 @@ SELECT *,
   END AS class
 FROM tocsin_input
 WHERE kind IS NULL OR kind <> '{KIND_TICK.decode()}'"""
-"""Ticks have moved the watermark already: the source does that."""
+"""View that classifies input records as ok, late, dead or large.
+
+Ticks are dropped, as they have moved the watermark.
+"""
 
 _NAMES_ITS_JOB = "CASE WHEN class = 'ok' THEN {} ELSE CAST(NULL AS STRING) END"
 
@@ -192,19 +211,21 @@ ROWS = f"""SELECT ats,
     ELSE COALESCE(SUBSTR('kind ' || kind || ', key ' || name, 1, {_DETAIL_CHARACTERS}), 'no kind or no key')
     END AS detail
 FROM tocsin_classified"""
-"""Read **once**, as a stream: the windows and the refused rows are planned apart, and each plan would
-bring a Kafka source of its own. Twice the reading, and two opinions about what is late: a row that the
-windows' source calls late and the other one does not would be in neither."""
+"""Query of all classified records, read **once** as a stream.
+
+Windows and refused rows are planned separately, and each plan would otherwise get its own Kafka source. That would read
+twice, and the sources could disagree about which rows are late, so that some rows were in neither output.
+"""
 
 TOLD_APART = "tocsin_rows"
-"""View of that stream."""
+"""Name of the view on the stream of classified records."""
 
 WINDOWS = f"""CREATE VIEW tocsin_windows AS
 SELECT job, metric_group, window_end, ARRAY_AGG(v) AS vs, ARRAY_AGG(origin) AS origins
 FROM TABLE(TUMBLE(TABLE {TOLD_APART}, DESCRIPTOR(ats), INTERVAL '1' SECOND))
 WHERE class = 'ok'
 GROUP BY job, metric_group, window_start, window_end"""
-"""Keyed by metric group too: frames are reduced in a slot of their own."""
+"""View of the windows of one second, by job and metric group, so that frame reduction is spread over slots."""
 
 _END_SECOND = "UNIX_TIMESTAMP(DATE_FORMAT(window_end, 'yyyy-MM-dd HH:mm:ss'))"
 
@@ -212,12 +233,13 @@ PACKED = f"""SELECT job,
   {_END_SECOND} * 1000 AS end_ms,
   pack_records(vs, origins, metric_group, job, {_END_SECOND}) AS records
 FROM tocsin_windows"""
+"""Query that packs each window's records into one value."""
 
 
 def output_table(options: StreamOptions, name: str, job_name: str) -> str:
-    """One output topic as a table (k, v, h).
+    """Return the SQL that declares one output topic as a table (k, v, h).
 
-    The job's name stands in the transactions' ids: two jobs of one prefix would fence each other out.
+    The job's name is part of the transaction ids, because two jobs with the same prefix would fence each other out.
     """
     exactly_once = f"""
   'sink.delivery-guarantee' = 'exactly-once',
@@ -239,12 +261,12 @@ OUTPUTS = (VERDICTS, DEAD_LETTER, LATE)
 
 
 def table_of(name: str) -> str:
-    """The SQL name of an output topic."""
+    """Return the SQL name of an output topic's table."""
     return f"tocsin_{name.replace('-', '_')}"
 
 
 def refused(name: str, kind: str) -> str:
-    """Send one class of rows to an output topic, with why and where each stood."""
+    """Return the SQL that sends one class of refused rows to an output topic, with reason and origin."""
     return f"""INSERT INTO {table_of(name)}
 SELECT k, v, MAP[
   'reason', ENCODE(reason, 'UTF-8'),
@@ -256,11 +278,12 @@ FROM {TOLD_APART} WHERE class = '{kind}'"""
 
 
 def said(name: str) -> str:
-    """Send what the operators said to its topic."""
+    """Return the SQL that sends the operators' outputs for a topic to its table."""
     return f"INSERT INTO {table_of(name)} SELECT k, v, h FROM tocsin_said WHERE topic = '{name}'"
 
 
 def _with(options: StreamOptions, topics: str) -> str:
+    """Return the connector settings of a table as SQL."""
     settings = {
         "connector": "kafka",
         "topic": topics,
@@ -275,4 +298,5 @@ def _with(options: StreamOptions, topics: str) -> str:
 
 
 def _quoted(text: str) -> str:
+    """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

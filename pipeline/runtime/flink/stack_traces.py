@@ -1,4 +1,4 @@
-"""The sentence inside a stack trace: Java's, Python's, or one inside the other."""
+"""Extract the root cause from a stack trace of Java, Python, or one inside the other."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _WAYS_OUT = {
     "UnknownTopicOrPartition": "a topic is missing; 'tocsin topics check' says which, 'tocsin topics apply' makes it",
     "OutOfMemoryError": "the TaskManager needs more memory, see the sizing table in docs/operations.md",
 }
+"""Text in an error -> advice on what to do."""
 
 
 def cause_of(trace: str) -> str:
-    """Return what came first, as one line.
+    """Return the root cause in a stack trace as one line, with advice if there is any.
 
-    In a Java trace that is its last cause, or the one around it where that says the same and more; where
-    Python's trace stands in Java's, Python's error.
+    For a Java trace this is the last cause, or an outer one that has the same message and more. For a Python trace
+    inside a Java trace, it is Python's error.
     """
     text = trace.partition(_CLIENT)[0].strip() or trace
     lines = [line.strip() for line in _python_part(text)]
@@ -35,7 +36,7 @@ def cause_of(trace: str) -> str:
 
 
 def _python_part(text: str) -> list[str]:
-    """Lines of the last Python trace in it, without the Java lines that follow."""
+    """Return the lines of the last Python traceback in a text, without the Java lines after it."""
     _, found, after = text.rpartition(_PYTHON)
     if not found:
         return []
@@ -50,11 +51,13 @@ def _python_part(text: str) -> list[str]:
 
 def _python_error(lines: list[str]) -> str:
     # where Python called Java and that failed, Java knows more
+    """Return the error line of a Python traceback, "" if there is none or it wraps a Java error."""
     is_javas = any(line.startswith("py4j.protocol.") for line in lines)
     return "" if is_javas or not lines else lines[-1]
 
 
 def _java_cause(lines: list[str]) -> str:
+    """Return the root cause of a Java trace as class and message."""
     told = [
         line.strip() for line in lines if not line.startswith("\t") and not line.strip().startswith(("at ", "... "))
     ]
@@ -73,6 +76,6 @@ def _java_cause(lines: list[str]) -> str:
 
 
 def _split(cause: str) -> tuple[str, str]:
-    """Class and message of a cause."""
+    """Split a cause into class name and message."""
     found = _CLASS.match(cause)
     return (found[1], cause[found.end() :]) if found else ("", cause)

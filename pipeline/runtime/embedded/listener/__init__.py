@@ -1,1 +1,1 @@
-"""Where agents connect to the embedded engine."""
+"""The listener that agents connect to in the embedded engine."""

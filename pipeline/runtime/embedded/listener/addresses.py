@@ -1,4 +1,4 @@
-"""Addresses where agents connect: what they say, and how they are bound."""
+"""Parse the listener's addresses, bind its sockets, and describe connected peers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _UNANSWERED_MILLISECONDS = 60_000
 
 
 def parse_address(text: str) -> tuple[str, Any]:
-    """``unix:PATH`` or ``HOST:PORT`` -> ("unix", path) or ("tcp", (host, port)).
+    """Parse ``unix:PATH`` into ("unix", path), or ``HOST:PORT`` into ("tcp", (host, port)).
 
     Raises:
-        ConfigError: neither.
+        ConfigError: the text is neither.
     """
     if text.startswith("unix:") and len(text) > len("unix:"):
         return "unix", text.removeprefix("unix:")
@@ -30,15 +30,15 @@ def parse_address(text: str) -> tuple[str, Any]:
 
 
 def listen(address: str, mode: int = 0o600) -> tuple[socket.socket, str]:
-    """Bind; return the socket and the address that was bound (a port 0 is replaced by the one that was free).
+    """Bind a listening socket; return it and the bound address, with port 0 replaced by the actual port.
 
     Args:
         address: ``unix:PATH`` or ``HOST:PORT``.
-        mode: of a unix socket, from its birth on never wider.
+        mode: file mode of a unix socket; the socket is never more open than this.
 
     Raises:
-        ConfigError: it is no address.
-        EngineError: it is taken.
+        ConfigError: the address is invalid.
+        EngineError: the address is in use, or cannot be bound.
     """
     kind, where = parse_address(address)
     family = socket.AF_UNIX if kind == "unix" else _family(where[0])
@@ -66,12 +66,12 @@ def listen(address: str, mode: int = 0o600) -> tuple[socket.socket, str]:
 
 
 def _family(host: str) -> socket.AddressFamily:
-    """IPv6 where the address is one (``::`` takes IPv4 as well, as the kernel is set), else IPv4."""
+    """Return IPv6 if the host is an IPv6 address (``::`` accepts IPv4 too, by the kernel's settings), else IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def remove_socket(address: str) -> None:
-    """Remove the name of a unix socket that was listened on."""
+    """Remove the file of a unix socket after listening on it; do nothing for TCP addresses."""
     kind, where = parse_address(address)
     if kind == "unix":
         with contextlib.suppress(FileExistsError):  # somebody put something else there
@@ -80,11 +80,11 @@ def remove_socket(address: str) -> None:
 
 
 def _clear_stale(path: str) -> None:
-    """Remove a socket that nobody listens on any more; whatever else lies there is left alone.
+    """Remove a unix socket on which nobody listens any more; other files are left alone.
 
     Raises:
-        EngineError: another engine listens there.
-        OSError: something that is no socket lies there.
+        EngineError: another engine listens on it.
+        OSError: something that is not a socket has this path.
     """
     if not is_socket(path):
         return
@@ -98,7 +98,7 @@ def _clear_stale(path: str) -> None:
 
 
 def peer_of(peer: socket.socket) -> str:
-    """Who is on the other end, as far as the kernel says: ``uid 1000`` on a unix socket, else the IP address."""
+    """Return a text for the other end of a connection: ``uid 1000`` on a unix socket, else the IP address."""
     try:
         if peer.family == socket.AF_UNIX:
             found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -109,7 +109,7 @@ def peer_of(peer: socket.socket) -> str:
 
 
 def keep_alive(peer: socket.socket) -> None:
-    """Have the kernel find out within a minute or two that a host is gone, which closes no connection itself."""
+    """Set TCP keepalive, so that the kernel closes connections of vanished hosts within a minute or two."""
     if peer.family == socket.AF_UNIX:
         return
     with contextlib.suppress(OSError):  # gone already

@@ -1,4 +1,4 @@
-"""What the listener does with a connection until it has signed in, and with its seals from then on."""
+"""Sign-in of connections to the listener, TLS, and the later check that their credentials are still valid."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("tocsin.identity")
 _RECHECK_SECONDS = 5.0
-"""A grace that ends changes no file: so often it is looked at without that."""
+"""Interval at which credentials are rechecked even if their file did not change, because grace periods end."""
 
 
 class Admission:
-    """One listener's gate, between its sockets and ``Gate``."""
+    """Connects one listener's sockets with its ``Gate``."""
 
     def __init__(self, config: GateConfig, tls: TlsFiles | None, now_ns: Callable[[], int]) -> None:
-        """Prepare.
+        """Prepare the gate and TLS.
 
         Args:
-            config: whom it lets in.
-            tls: the engine's certificates, None: no TLS.
-            now_ns: the engine's clock.
+            config: which peers may sign in.
+            tls: the engine's certificates, None = no TLS.
+            now_ns: returns the engine's time.
 
         Raises:
             ConfigError: a certificate cannot be used.
@@ -48,25 +48,27 @@ class Admission:
 
     @property
     def trouble(self) -> str:
-        """Why the credentials or certificates, as they are now, are not used; "" = they are."""
+        """Reason why the current credentials or certificates are not used, "" = they are used."""
         return self._gate.trouble or self._tls_trouble
 
     def wrap(self, peer: socket.socket) -> socket.socket | TlsStream:
-        """Return what to speak over: the socket, or TLS on it whose handshake ``begin`` goes on with.
+        """Return the stream for a new socket: the socket itself, or TLS on it whose handshake ``begin`` continues.
 
         Raises:
-            OSError: the peer is gone already.
+            OSError: the peer has already disconnected.
         """
         if self._context is None or peer.family == socket.AF_UNIX:
             return peer
         return TlsStream(self._context.wrap_socket(peer, server_side=True, do_handshake_on_connect=False))
 
     def begin(self, connection: Connection) -> bool:
-        """Go on until the peer can be asked who it is, and ask; False: the handshake needs more.
+        """Continue the TLS handshake, then send the sign-in challenge.
+
+        Return False while the handshake needs more data.
 
         Raises:
-            IdentityError: whatever it says, it cannot sign in.
-            OSError: it is gone, or shows no good certificate.
+            IdentityError: the peer cannot sign in with any proof.
+            OSError: the peer has disconnected, or shows no valid certificate.
         """
         stream = connection.peer
         if isinstance(stream, TlsStream):
@@ -79,10 +81,10 @@ class Admission:
         return True
 
     def hello(self, connection: Connection, data: bytes) -> Principal:
-        """Take a connection's first message.
+        """Check the first message of a connection, and return the authenticated principal.
 
         Raises:
-            IdentityError: it is no hello, or does not prove who it is.
+            IdentityError: the message is not a hello, or does not prove the peer's identity.
         """
         if connection.sign_in is None:
             raise IdentityError(IdentityRefusal.IDENTITY_MISSING, "something was said before the challenge")
@@ -101,7 +103,7 @@ class Admission:
     def cut_off(
         self, connections: Iterable[Connection], now_seconds: float
     ) -> Iterator[tuple[Connection, IdentityError]]:
-        """Yield who signed in with a credential that counts no more; called about once a second."""
+        """Yield the connections whose credentials are no longer valid, with the error; called about once a second."""
         is_due = now_seconds - self._rechecked_seconds >= _RECHECK_SECONDS or now_seconds < self._rechecked_seconds
         if not (self._gate.refresh() or is_due):
             return
@@ -117,7 +119,7 @@ class Admission:
                     yield connection, error
 
     def _renew_certificates(self) -> None:
-        """Show renewed certificates to those who connect from now on; files that cannot be used change nothing."""
+        """Load changed certificate files for new connections; unusable files change nothing but ``trouble``."""
         if self._tls is None:
             return
         try:
@@ -130,5 +132,5 @@ class Admission:
 
 
 def host_of(principal: Principal) -> str:
-    """Return the host that a connection counts for: a player or a scheduler is no host's agent."""
+    """Return the host that a connection counts for; for roles other than agent, the role followed by the host."""
     return principal.host if principal.role is Role.AGENT else f"{principal.role.value}:{principal.host}"

@@ -1,4 +1,4 @@
-"""One connection of an agent: what it sent, what it is to be told, whose it is."""
+"""One connection to the listener: its buffers, its identity and its timeouts."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ if TYPE_CHECKING:
     from tocsin.pipeline.runtime.embedded.listener.limits import ServerLimits
 
 LENGTH_BYTES = 4
+"""Size of the length that precedes each message."""
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One agent, or somebody else.
+    """One connection of an agent or another peer.
 
     Attributes:
-        peer: the socket.
-        address: its IP address, or its user on a unix socket: who it is before it signs in.
-        opened_seconds: when it came, on the listener's steady clock.
+        peer: the socket or TLS stream.
+        address: IP address, or user on a unix socket; identifies the peer before it signs in.
+        opened_seconds: when it was opened, on the listener's monotonic clock.
         heard_seconds: when it last sent something.
-        message_seconds: since when the message at the head of the inbox is incomplete, None: it is not.
-        unread_seconds: since when the peer reads none of what waits for it, None: it does.
-        host: the host that its hello named.
-        principal: who it is since it signed in, "" = it has not. Quotas and limits hang on it.
-        sign_in: how it signs in, and its seals; None: it cannot be asked yet (TLS begins).
-        inbox: bytes that are not worked off.
-        outbox: bytes that wait for the peer to read.
-        counted_bytes: of the inbox, as it was last counted among all.
-        served_turn: the listener's turn in which it last had a message worked off.
-        taken_count: records so far.
-        acked_count: records that it was told of.
-        is_live: it has said that what it had kept while nobody listened is sent.
-        answer_bytes: length of the longest answer to a question of its own: more may wait for it to be read.
+        message_seconds: since when the first message in the inbox has been incomplete, None = it is not.
+        unread_seconds: since when the peer has not read its waiting answers, None = it reads.
+        host: the host in its hello.
+        principal: name of the signed-in principal, "" = not signed in; quotas and limits are counted by it.
+        sign_in: its sign-in and message seals; None while the TLS handshake runs.
+        inbox: received bytes that are not processed yet.
+        outbox: bytes waiting to be sent.
+        counted_bytes: size of the inbox as last added to the listener's total.
+        served_turn: number of the listener's turn in which its last message was processed.
+        taken_count: number of accepted records so far.
+        acked_count: number of records acknowledged so far.
+        is_live: whether the peer has reported that its stored records are all sent.
+        answer_bytes: size of the longest answer to a question of this peer, which may exceed the outbox limit.
     """
 
     peer: socket.socket | TlsStream
@@ -63,7 +64,10 @@ class Connection:
     answer_bytes: int = 0
 
     def acknowledge(self, commit: Callable[[], bool]) -> bool:
-        """Tell how many records were taken, where that is news and they are kept; whether it was told."""
+        """Send the number of accepted records if it grew and ``commit`` returns True (they are stored).
+
+        Return whether it was sent.
+        """
         is_due = self.taken_count > self.acked_count and commit()
         if is_due:
             self.acked_count = self.taken_count
@@ -72,39 +76,40 @@ class Connection:
 
     @property
     def group(self) -> str:
-        """Whose share of the listener's time it uses."""
+        """Name under which the connection shares the listener's time: its principal, or its address."""
         return self.principal or f"address {self.address}"
 
     @property
     def has_to_write(self) -> bool:
-        """Whether something waits until the peer reads: answers, or its TLS handshake."""
+        """Whether data or a TLS handshake waits to be written."""
         return bool(self.outbox) or (isinstance(self.peer, TlsStream) and self.peer.wants_write)
 
     @property
     def next_bytes(self) -> int | None:
-        """Length that the next message announces, None: not yet known."""
+        """Announced length of the next message, None = not received yet."""
         if len(self.inbox) < LENGTH_BYTES:
             return None
         return int.from_bytes(self.inbox[:LENGTH_BYTES], "little")
 
     def has_message(self, limits: ServerLimits) -> bool:
-        """Whether there is something to work off: a whole message, or one that is refused before it is whole."""
+        """Return whether a message can be processed: it is complete, or already known to be too long."""
         length = self.next_bytes
         if length is None:
             return False
         return length > self._most(limits) or len(self.inbox) - LENGTH_BYTES >= length
 
     def is_oversize(self, limits: ServerLimits) -> bool:
-        """Whether the next message is longer than any of ours."""
+        """Return whether the next message is longer than allowed."""
         length = self.next_bytes
         return length is not None and length > self._most(limits)
 
     def _most(self, limits: ServerLimits) -> int:
+        """Return the maximum length of the next message: that of a control message, or of a record."""
         is_control = not self.principal or self.inbox[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
         return (limits.control_bytes if is_control else limits.message_bytes) + TAG_BYTES
 
     def pop_message(self) -> bytes:
-        """Take the next message, which is whole, out of the inbox."""
+        """Remove the next message, which must be complete, from the inbox and return it."""
         end = LENGTH_BYTES + (self.next_bytes or 0)
         data = bytes(self.inbox[LENGTH_BYTES:end])
         del self.inbox[:end]
@@ -112,22 +117,22 @@ class Connection:
 
     @property
     def is_reader(self) -> bool:
-        """Whether it signed in as one who only asks: it is no host's agent."""
+        """Whether the peer signed in with role ``reader``, which only asks questions."""
         principal = None if self.sign_in is None else self.sign_in.principal
         return principal is not None and principal.role is Role.READER
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """Put a control message into the outbox, sealed where both ends have a key."""
+        """Put a control message into the outbox, sealed if both ends have a key."""
         self.say_encoded(json.dumps(message).encode())
 
     def say_encoded(self, text: bytes) -> None:
-        """As ``say``, for a message that is encoded already."""
+        """Put an already encoded control message into the outbox, sealed if both ends have a key."""
         if self.sign_in is not None:
             text += self.sign_in.tag(text)
         self.outbox += len(text).to_bytes(LENGTH_BYTES, "little") + text
 
     def overdue(self, limits: ServerLimits, now_seconds: float) -> str:
-        """Why it has to go by now, "" = it may stay."""
+        """Return the reason to close the connection because of a timeout, "" = none."""
         if not self.principal and now_seconds - self.opened_seconds > limits.sign_in_seconds:
             return "not_signed_in"
         if self.message_seconds is not None and now_seconds - self.message_seconds > limits.message_seconds:

@@ -1,4 +1,4 @@
-"""Who is connected to the agents' listener, and who has to go."""
+"""Track the listener's connections, and choose which to close when limits are reached."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from tocsin.pipeline.runtime.embedded.listener.limits import ServerLimits, conne
 
 
 class ConnectionBook:
-    """Who is connected, and who has to go so that another may come.
+    """All open connections, counted by address before sign-in and by principal afterwards.
 
-    Those who have not signed in are counted by address and go first: fleets sit behind one address of a router, so an
-    address is no peer once it has signed in.
+    Connections that have not signed in are closed first. Signed-in ones are not counted by address, because a whole
+    fleet may share one address behind a router.
     """
 
     def __init__(self, limits: ServerLimits) -> None:
-        """Hold nobody."""
+        """Start without connections."""
         self._limits = limits
         self._room = connection_room(limits)
         self._unsigned: dict[str, dict[Connection, None]] = {}
         self._signed: dict[str, dict[Connection, None]] = {}
         self.all: dict[int, Connection] = {}
-        """By descriptor, oldest first."""
+        """Descriptor -> connection, oldest first."""
 
     def add(self, connection: Connection) -> Connection | None:
-        """Take a new connection; returns who has to go for it (perhaps itself)."""
+        """Add a new connection; return the connection to close for it (perhaps itself), None = none."""
         same = self._unsigned.setdefault(connection.address, {})
         same[connection] = None
         self.all[connection.peer.fileno()] = connection
@@ -37,7 +37,7 @@ class ConnectionBook:
         return None
 
     def sign_in(self, connection: Connection, principal: str) -> Connection | None:
-        """Count a connection for a peer from now on; returns an older one of the same peer that has to go."""
+        """Count a connection for a principal; return an older connection of it to close, None = none."""
         self._leave(connection)
         connection.principal = principal
         same = self._signed.setdefault(principal, {})
@@ -47,11 +47,12 @@ class ConnectionBook:
         return None
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection; its descriptor must still be open."""
+        """Remove a connection; its descriptor must still be open."""
         self._leave(connection)
         self.all.pop(connection.peer.fileno(), None)
 
     def _leave(self, connection: Connection) -> None:
+        """Remove a connection from the counts of its principal or address."""
         book, key = (
             (self._signed, connection.principal) if connection.principal else (self._unsigned, connection.address)
         )
@@ -61,7 +62,7 @@ class ConnectionBook:
             book.pop(key, None)
 
     def overdue(self, now_seconds: float) -> Iterable[tuple[Connection, str]]:
-        """Who has to go because of the time, and why."""
+        """Yield the connections to close because of a timeout, each with the reason."""
         for connection in list(self.all.values()):
             why = connection.overdue(self._limits, now_seconds)
             if why:

@@ -1,4 +1,4 @@
-"""What peers of the engine may use: connections, bytes, time, turns."""
+"""Limits on connections, bytes and processing time of the listener's peers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from typing import Final
 from tocsin.schemas.wire.codec import MAX_RECORD_BYTES
 
 WANTED_DESCRIPTORS: Final = 65_536
-"""Open files that ``serve`` asks the kernel for; it gets at most the hard limit."""
+"""Open-file limit that ``serve`` requests; the kernel grants at most the hard limit."""
 _RESERVED_DESCRIPTORS: Final = 256
-"""Left for the database, the control socket, recordings and pages."""
+"""Open files reserved for the database, the control socket, recordings and web pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of the agents' listener.
+    """Limits of the listener.
 
     Attributes:
-        connection_count: open at a time, in all; fewer where the process may open fewer files.
-        address_connection_count: of one address (a user, on a unix socket), before they have signed in.
-        principal_connection_count: of one signed-in peer; the oldest goes when another comes.
-        message_bytes: longest record.
-        control_bytes: longest control message.
-        inbox_bytes: received and not worked off, of all connections together; the largest goes first.
-        outbox_bytes: answers that one peer has not read.
-        sign_in_seconds: a connection that has not signed in by then is closed.
-        message_seconds: time for a message to be complete, and for a peer to read what it was answered.
-        silent_seconds: a signed-in peer that says nothing for so long is closed; agents ask the time every ten.
-        turn_message_count: messages of one peer that are worked off before it is another's turn.
-        turn_bytes: bytes likewise; a longer message is paid for with the next turns.
+        connection_count: open connections in total; fewer if the process may open fewer files.
+        address_connection_count: connections of one address (or user, on a unix socket) that have not signed in.
+        principal_connection_count: connections of one principal; beyond it the oldest is closed.
+        message_bytes: maximum size of a record.
+        control_bytes: maximum size of a control message.
+        inbox_bytes: received but unprocessed bytes of all connections; beyond it the largest inbox's connection is
+            closed.
+        outbox_bytes: unread answers of one peer.
+        sign_in_seconds: time allowed for signing in.
+        message_seconds: time allowed for a message to be complete, and for a peer to read an answer.
+        silent_seconds: a signed-in peer that sends nothing for this long is disconnected; agents send every ten
+            seconds.
+        turn_message_count: messages of one peer processed before the next peer's turn.
+        turn_bytes: bytes of one peer processed before the next peer's turn; a longer message uses up later turns.
     """
 
     connection_count: int = 20_000
@@ -50,7 +52,10 @@ class ServerLimits:
 
 
 def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> int:
-    """Raise the soft limit of open files as far as the hard limit allows; return what it is now."""
+    """Raise the soft limit of open files towards ``wanted``, as far as the hard limit allows.
+
+    Return the new soft limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     best = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= best:
@@ -62,7 +67,7 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> int:
 
 
 def connection_room(limits: ServerLimits) -> int:
-    """How many connections fit below the soft limit of open files, at most ``limits.connection_count``."""
+    """Return how many connections fit below the soft limit of open files, at most ``limits.connection_count``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.connection_count
@@ -70,19 +75,19 @@ def connection_room(limits: ServerLimits) -> int:
 
 
 class Quota:
-    """Shares of the listener's time: so many messages and bytes a peer and turn.
+    """Fair shares of the listener's time: a number of messages and bytes per peer and turn.
 
-    A message longer than a turn's bytes makes a debt that the next turns pay.
+    A message longer than a turn's share is a debt that later turns pay.
     """
 
     def __init__(self, limits: ServerLimits) -> None:
-        """Begin with whole shares."""
+        """Start with full shares."""
         self._limits = limits
         self._bytes: Counter[str] = Counter()
         self._messages: Counter[str] = Counter()
 
     def next_turn(self) -> None:
-        """Give everybody the next share."""
+        """Start a new turn: give every peer its next share."""
         self._messages.clear()
         most = self._limits.turn_bytes
         for group, spent in list(self._bytes.items()):
@@ -92,10 +97,10 @@ class Quota:
                 self._bytes[group] = spent - most
 
     def has_left(self, group: str) -> bool:
-        """Whether a peer may go on in this turn."""
+        """Return whether a peer has share left in this turn."""
         return self._messages[group] < self._limits.turn_message_count and self._bytes[group] < self._limits.turn_bytes
 
     def spend(self, group: str, size_bytes: int) -> None:
-        """Count one message."""
+        """Charge one message of this size to a peer."""
         self._messages[group] += 1
         self._bytes[group] += size_bytes

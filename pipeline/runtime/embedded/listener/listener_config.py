@@ -1,4 +1,4 @@
-"""Settings of the agents' listener."""
+"""Settings of the listener that agents connect to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tocsin.schemas.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Bounds of the listener, and whom it lets in.
+    """Limits of the listener, and which peers may sign in.
 
     Attributes:
-        limits: of connections, bytes and time.
-        intake: of what peers may make the engine remember.
-        gate: who may sign in.
-        tls: certificates, None: no TLS.
+        limits: limits on connections, bytes and time.
+        intake: limits on the names that peers may introduce.
+        gate: which peers may sign in.
+        tls: certificates, None = no TLS.
     """
 
     limits: ServerLimits = field(default_factory=ServerLimits)

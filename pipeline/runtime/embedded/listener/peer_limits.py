@@ -1,10 +1,8 @@
-"""What one peer may make the engine remember: hosts, jobs, ranks.
+"""Limit the hosts, jobs, attempts and ranks that one peer can make the engine remember.
 
-An honest agent speaks for one host, of at most 64 jobs, of at most 256 ranks each (its own bounds). Whoever makes up
-more is refused by name; what was accepted is forgotten again when it is not spoken of for a while.
-
-Attempts are counted for each peer: one that makes up attempts pays with its own older ones, and never with an attempt
-that another peer speaks of, or that has an open verdict.
+An honest agent reports one host, at most 64 jobs and at most 256 ranks of each (its own bounds). Names beyond the
+limits are refused with a reason. Accepted names are forgotten when they are not used for a while. A peer that invents
+attempts loses its own older ones, never an attempt that another peer reports or that has an open verdict.
 """
 
 from __future__ import annotations
@@ -28,19 +26,18 @@ from tocsin.schemas.records import (
 
 @dataclass(frozen=True, slots=True)
 class IntakeLimits:
-    """Bounds of what is remembered.
+    """Limits on remembered names.
 
     Attributes:
-        peer_count: peers whose names are counted; the one that spoke longest ago is forgotten for another.
+        peer_count: tracked peers; beyond it the least recently heard one is forgotten.
         peer_host_count: host names that one peer may use.
-        host_job_count: jobs that one host may speak of; the agent's own bound, and the idle one.
-        job_attempt_count: attempts of a job that one peer may speak of: its older one goes when a newer one begins.
-        peer_attempt_count: attempts of all jobs that one peer may speak of: far less than ``job_count``.
-        host_rank_count: ranks of one attempt that one host may speak of: the agent's own bound.
-        job_count: attempts of all jobs together: each has a turn every second.
-        forget_seconds: what a peer has not spoken of for so long does not count any more; an agent speaks of each job
-            every few seconds.
-        quiet_seconds: where ``job_count`` is reached, an attempt goes that nobody spoke of for so long and that has no
+        host_job_count: jobs that one host may report: the agent's own bound, plus the idle job.
+        job_attempt_count: attempts of one job that one peer may report; a newer one replaces an older one.
+        peer_attempt_count: attempts of all jobs that one peer may report; far below ``job_count``.
+        host_rank_count: ranks of one attempt that one host may report: the agent's own bound.
+        job_count: attempts of all jobs together; each is processed every second.
+        forget_seconds: names that a peer did not use for this long no longer count; agents use each every few seconds.
+        quiet_seconds: at ``job_count``, an attempt that nobody reported for this long makes way if it has no open
             verdict.
     """
 
@@ -56,17 +53,17 @@ class IntakeLimits:
 
 
 _OWN_STATE = ""
-"""Stands for the peers that spoke before the engine was started again; no peer has this name."""
+"""Peer name for attempts restored from the engine's state; no real peer has it."""
 
 
 @dataclass(slots=True)
 class _Host:
-    """What one host speaks of.
+    """Names that one host uses.
 
     Attributes:
-        heard_seconds: when it last spoke.
-        jobs: (cluster, job) -> when it was last spoken of.
-        ranks: attempt -> its ranks; as many attempts as jobs, the oldest go first.
+        heard_seconds: when it was last heard.
+        jobs: (cluster, job) -> when the host last reported it.
+        ranks: attempt -> its ranks, least recently used first; bounded like the jobs.
     """
 
     heard_seconds: float
@@ -76,11 +73,11 @@ class _Host:
 
 @dataclass(slots=True)
 class _Peer:
-    """What one peer speaks of.
+    """Names that one peer uses.
 
     Attributes:
-        hosts: the host names that it uses.
-        attempts: attempt -> when it last spoke of it, the oldest first.
+        hosts: host name -> what that host uses.
+        attempts: attempt -> when the peer last reported it, least recently used first.
     """
 
     hosts: dict[str, _Host] = field(default_factory=dict)
@@ -88,7 +85,7 @@ class _Peer:
 
 
 class Intake:
-    """Counts what peers speak of; not thread-safe, the listener's thread owns it."""
+    """Counts the names that peers use; used by the listener's thread only."""
 
     def __init__(
         self,
@@ -96,12 +93,11 @@ class Intake:
         is_held: Callable[[JobKey], bool] = lambda _job: False,
         forget: Callable[[JobKey], None] = lambda _job: None,
     ) -> None:
-        """Know nothing yet.
+        """Start without names.
 
         Args:
-            limits: the bounds.
-            is_held: whether an attempt has an open verdict, and so is not forgotten to make room: nothing stays open
-                that nobody closes.
+            limits: the limits.
+            is_held: returns whether an attempt has an open verdict, and so must not be forgotten.
             forget: makes the engine forget an attempt.
         """
         self._limits = limits
@@ -110,28 +106,28 @@ class Intake:
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._jobs: OrderedDict[JobKey, float] = OrderedDict()
         self._speakers: dict[JobKey, set[str]] = {}
-        """Attempt -> the peers that count it as theirs."""
+        """Attempt -> the peers that it counts for."""
 
     def begin(self, known: Iterable[JobKey], now_seconds: float) -> None:
-        """Know the attempts that the engine took up from its state: they count as if somebody had spoken of them now.
+        """Count the attempts of a restored engine as if they had just been reported.
 
         Args:
-            known: attempts that the engine has a turn for.
-            now_seconds: a steady clock.
+            known: the attempts that the engine processes.
+            now_seconds: monotonic time.
         """
         for job in sorted(known):
             self._job(_OWN_STATE, job, now_seconds)
 
     def check(self, peer: str, record: JobRecord, now_seconds: float) -> None:
-        """Count a record's names, or refuse them.
+        """Count the names in a record, or refuse the record.
 
         Args:
-            peer: who sent it: a signed-in peer, or an address.
-            record: what it sent.
-            now_seconds: a steady clock.
+            peer: the sender: a principal, or an address.
+            record: the record.
+            now_seconds: monotonic time.
 
         Raises:
-            TooManyError: it is the one name too many; ``reason`` says of what.
+            TooManyError: a limit would be exceeded; ``reason`` says which.
         """
         limits = self._limits
         host = self._host(peer, record.host, now_seconds)
@@ -146,6 +142,7 @@ class Intake:
             self._ranks(host, record, ranks)
 
     def _host(self, peer: str, name: str, now_seconds: float) -> _Host:
+        """Return the entry of a peer's host, adding it if the limit allows."""
         hosts = self._peers.setdefault(peer, _Peer()).hosts
         self._peers.move_to_end(peer)
         if len(self._peers) > self._limits.peer_count:
@@ -165,6 +162,7 @@ class Intake:
         return host
 
     def _job(self, peer: str, job: JobKey, now_seconds: float) -> None:
+        """Count an attempt for a peer, making room for it if needed."""
         attempts = self._peers.setdefault(peer, _Peer()).attempts
         if job not in attempts and peer != _OWN_STATE:
             self._bound_attempts(peer, job, now_seconds)
@@ -176,7 +174,10 @@ class Intake:
         self._speakers.setdefault(job, set()).add(peer)
 
     def _bound_attempts(self, peer: str, job: JobKey, now_seconds: float) -> None:
-        """One more attempt of a peer: an older one of its own goes where it has too many, or this one is refused."""
+        """Make room for one more attempt of a peer by giving up an older one of its own.
+
+        Raise ``TooManyError`` if impossible.
+        """
         limits, attempts = self._limits, self._peers[peer].attempts
         own = [key for key in attempts if (key.cluster, key.job_id) == (job.cluster, job.job_id)]
         if len(own) >= limits.job_attempt_count:
@@ -190,7 +191,11 @@ class Intake:
                 raise TooManyError("attempts", f"peer {peer[:80]!r} speaks, in all jobs, of", limits.peer_attempt_count)
 
     def _gives_way(self, peer: str, job: JobKey, now_seconds: float) -> bool:
-        """Whether an attempt counts as this peer's no more: others speak of it, or it is forgotten."""
+        """Give up a peer's attempt, and return whether that was possible.
+
+        If other peers report the attempt it just stops counting for this peer; otherwise it is forgotten, unless it has
+        an open verdict.
+        """
         begin = now_seconds - self._limits.forget_seconds
         others = (self._peers[one].attempts[job] for one in self._speakers[job] if one != peer)
         if any(seconds >= begin for seconds in others):
@@ -203,13 +208,17 @@ class Intake:
         return True
 
     def _unsaid(self, peer: str, job: JobKey) -> None:
-        """An attempt counts as this peer's no more."""
+        """Stop counting an attempt for a peer."""
         speakers = self._speakers[job]
         speakers.discard(peer)
         if not speakers:
             del self._speakers[job]
 
     def _make_room(self, now_seconds: float) -> None:
+        """Forget the least recently reported attempt that is quiet and has no open verdict.
+
+        Raise ``TooManyError`` if none is.
+        """
         for job, heard_seconds in self._jobs.items():
             if now_seconds - heard_seconds < self._limits.quiet_seconds:
                 break
@@ -219,15 +228,18 @@ class Intake:
         raise TooManyError("jobs_in_all", "the engine knows", self._limits.job_count)
 
     def _drop(self, job: JobKey) -> None:
+        """Forget an attempt here and in the engine."""
         self._forgotten(job)
         self._forget(job)
 
     def _forgotten(self, job: JobKey) -> None:
+        """Remove an attempt from all counts."""
         self._jobs.pop(job, None)
         for peer in self._speakers.pop(job, ()):
             del self._peers[peer].attempts[job]
 
     def _ranks(self, host: _Host, record: JobRecord, ranks: set[int]) -> None:
+        """Count the ranks of a record for its host; raise ``TooManyError`` beyond the limit."""
         known = host.ranks.setdefault(record.job, set())
         host.ranks.move_to_end(record.job)
         if len(host.ranks) > self._limits.host_job_count:
@@ -238,11 +250,11 @@ class Intake:
         known |= ranks
 
     def forget_old(self, known: Iterable[JobKey], now_seconds: float) -> None:
-        """Forget what the engine has forgotten, and peers that are gone; called once in a while.
+        """Remove attempts that the engine has forgotten, and names that were not used for a while; called now and then.
 
         Args:
-            known: attempts that the engine has a turn for.
-            now_seconds: a steady clock.
+            known: the attempts that the engine processes.
+            now_seconds: monotonic time.
         """
         begin = now_seconds - self._limits.forget_seconds
         for job in self._jobs.keys() - set(known):
@@ -260,12 +272,13 @@ class Intake:
 
 
 def _expire(seen: dict[tuple[str, str], float], begin_seconds: float) -> None:
+    """Remove entries last used before ``begin_seconds``."""
     for key in [key for key, seconds in seen.items() if seconds < begin_seconds]:
         del seen[key]
 
 
 def _ranks_of(record: JobRecord) -> set[int]:
-    """The ranks that a record says something of; those of a communicator's members are named by everybody."""
+    """Return the ranks that a record reports on; members of communication groups are not counted."""
     if isinstance(record, StepBatch | CollectiveBatch):
         return {row.rank for row in record.rows}
     if isinstance(record, Topology):

@@ -1,7 +1,7 @@
-"""Answers the questions of readers who are connected to the agents' listener: they read, and send no records.
+"""Answer questions of readers that are connected to the listener; readers ask questions and send no records.
 
-A question may take as long as the database takes, so it is answered in threads of its own; the listener's thread only
-passes on questions and answers.
+A question may take as long as the database takes, so it is answered in separate threads. The listener's thread only
+passes questions and answers on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from tocsin.schemas.errors import IdentityError, TocsinError
 from tocsin.schemas.reasons import IdentityRefusal
 
 MAX_ANSWER_BYTES: Final = 15 << 20
-"""Longest answer: a message of this protocol has at most 16 MiB."""
+"""Maximum size of an answer; a message of this protocol has at most 16 MiB."""
 MAX_SHOWN_COUNT: Final = 1000
-"""Incidents of one answer."""
+"""Maximum number of incidents in one answer."""
 _MAX_WAITING_COUNT: Final = 64
+"""Maximum number of questions waiting for an answer."""
 _THREADS_COUNT: Final = 4
 _JOBS_QUERY: Final = (
     "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health ORDER BY 1"
@@ -33,30 +34,30 @@ _LOG: Final = logging.getLogger("tocsin.readers")
 
 Message = dict[str, Any]
 Answerer = Callable[[Message], Message]
-"""Gets a question, returns its answer; a ``TocsinError`` is told to whoever asks. Called in several threads."""
+"""Function from a question to its answer, called from several threads; its ``TocsinError`` is sent to the reader."""
 
 
 class ReaderDesk:
-    """Takes questions and gives answers."""
+    """Queues readers' questions and delivers the answers."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """Know no answers yet.
+        """Start without answerers.
 
         Args:
-            wake: called from another thread when an answer is there.
+            wake: called from another thread when an answer is ready.
         """
         self._wake = wake
         self._threads = ThreadPoolExecutor(_THREADS_COUNT, "readers")
         self._asking: set[Connection] = set()
         self._answers: deque[tuple[Connection, bytes]] = deque()
         self.answerers: Mapping[str, Answerer] = {}
-        """What may be asked -> what answers it."""
+        """Name of a question -> function that answers it."""
 
     def take(self, connection: Connection, question: Message) -> IdentityError | None:
-        """Take a question, or say at once why it is not answered.
+        """Queue a question, or send its refusal at once.
 
         Returns:
-            The refusal of who may not ask at all: who may send records need not see everybody's. None: a reader asks.
+            The refusal if the peer does not have role ``reader``, otherwise None.
         """
         try:
             if not connection.is_reader:
@@ -72,7 +73,10 @@ class ReaderDesk:
         return None
 
     def say_answers(self) -> Iterator[Connection]:
-        """Put what was answered since the last call into outboxes, and yield whose; in the listener's thread."""
+        """Put finished answers into their connections' outboxes, and yield these connections.
+
+        For the listener's thread.
+        """
         while self._answers:
             connection, answer = self._answers.popleft()
             self._asking.discard(connection)
@@ -82,10 +86,11 @@ class ReaderDesk:
                 yield connection
 
     def close(self) -> None:
-        """Begin no more answers."""
+        """Stop answering; waiting questions are dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, connection: Connection, question: Message) -> None:
+        """Answer one question in a worker thread, and queue the answer or error."""
         try:
             answer = self._answer(question)
         except TocsinError as error:
@@ -101,6 +106,7 @@ class ReaderDesk:
         self._wake()
 
     def _answer(self, question: Message) -> Message:
+        """Return the answer to a question; raise ``EngineRefusedError`` if nothing answers it."""
         answerer = self.answerers.get(str(question.get("cmd")))
         if answerer is None:
             known = ", ".join(sorted(self.answerers)) or "nothing"
@@ -110,7 +116,9 @@ class ReaderDesk:
 
 
 def incidents_answerer(query: Callable[[str, str], bytes]) -> Answerer:
-    """The answerer of ``incidents``: ``everything``, ``job_id`` and ``id_prefix`` in, ``rows`` out.
+    """Return the answerer of ``incidents``.
+
+    Question with ``everything``, ``job_id`` and ``id_prefix``, answer ``rows``.
 
     Args:
         query: ``Store.query`` of the engine's store.
@@ -128,14 +136,15 @@ def incidents_answerer(query: Callable[[str, str], bytes]) -> Answerer:
 
 
 def jobs_answerer(query: Callable[[str, str], bytes], heard: Callable[[], set[str]]) -> Answerer:
-    """The answerer of ``jobs``: the names of all that were heard of.
+    """Return the answerer of ``jobs``: the sorted names of all jobs in the database or the engine.
 
     Args:
         query: ``Store.query`` of the engine's store.
-        heard: the jobs that the engine knows now.
+        heard: returns the jobs that the engine knows now.
     """
     return lambda _: {"jobs": sorted({row["job_id"] for row in _rows(query(_JOBS_QUERY, "JSONEachRow"))} | heard())}
 
 
 def _rows(answer: bytes) -> list[Message]:
+    """Parse an answer in format JSONEachRow."""
     return [json.loads(line) for line in answer.splitlines()]

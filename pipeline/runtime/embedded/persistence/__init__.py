@@ -1,4 +1,4 @@
-"""What an embedded engine keeps on disk so that a restart changes no verdict: snapshots, a journal, a mark.
+"""Files that let a restarted embedded engine give the same verdicts: snapshots, a journal, and a crash mark.
 
-No database and no sockets here: files of one folder, and who may write them.
+They are the files of one folder, locked by one engine; no database and no sockets are used here.
 """

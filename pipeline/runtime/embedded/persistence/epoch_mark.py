@@ -1,8 +1,7 @@
-"""What the engine is judging just now, in a file that outlives its end by whatever signal.
+"""A file that says which slice bundle the engine is processing, so that a restart knows where the process died.
 
-The file is mapped into memory: a mark costs a copy of some bytes, and its room on the disk is taken beforehand, so it
-can be set even when the disk is full. Which turn the process died in is known so at the next start; a turn at which it
-died twice in a row is not judged with its records a third time.
+The file is memory-mapped and its disk space is reserved beforehand, so a mark costs a small copy and works on a full
+disk. After two deaths in a row at the same bundle, the bundle is processed without its records.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ _SUSPECT_AT: Final = 8192
 _INCOMPLETE_AT: Final = _SIZE_BYTES - 1
 _LENGTH_BYTES: Final = 2
 _ROOM_BYTES: Final = _SUSPECT_AT - _LENGTH_BYTES - 1
-"""Of one mark: several times what the two longest names need (``validate.MAX_NAME_BYTES`` each)."""
+"""Space for one mark; several times what the two longest names need (``validate.MAX_NAME_BYTES`` each)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnName:
-    """One job's second.
+    """Identifies a slice bundle: one job's second.
 
     Attributes:
-        job: whose.
-        end_ns: its end.
+        job: the job.
+        end_ns: end of the second.
     """
 
     job: JobKey
@@ -41,11 +40,11 @@ class TurnName:
 
 @dataclass(frozen=True, slots=True)
 class FatalTurn:
-    """A turn in which the process died.
+    """A slice bundle at which the process died.
 
     Attributes:
-        turn: which.
-        end_count: how often in a row.
+        turn: the bundle.
+        end_count: number of consecutive deaths at it.
     """
 
     turn: TurnName
@@ -53,17 +52,17 @@ class FatalTurn:
 
 
 class EpochMark:
-    """The mapped file.
+    """The memory-mapped mark file.
 
     Attributes:
-        suspect: in what the process before this one died, None: in no turn.
+        suspect: the bundle at which the previous process died, None = it died at none.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or make it, and see what the process before this one left.
+        """Open or create the file, and read what the previous process left in it.
 
         Raises:
-            OSError: it cannot be opened, or there is no room.
+            OSError: the file cannot be opened, or the disk is full.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -76,6 +75,7 @@ class EpochMark:
         self.suspect = self._look_back()
 
     def _look_back(self) -> FatalTurn | None:
+        """Return the bundle at which the previous process died, with the count of deaths, and clear the mark."""
         died_in, before = self._get(_JUDGING_AT), self._get(_SUSPECT_AT)
         self.judged()
         if died_in is None:
@@ -86,28 +86,29 @@ class EpochMark:
         return FatalTurn(died_in[0], count)
 
     def judging(self, job: JobKey, end_ns: int) -> None:
-        """A turn begins."""
+        """Mark that a slice bundle is being processed."""
         self._set(_JUDGING_AT, TurnName(job, end_ns), 0)
 
     def judged(self) -> None:
-        """No turn is being judged."""
+        """Mark that no slice bundle is being processed."""
         self._clear(_JUDGING_AT)
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the journal lacks something since the newest snapshot."""
+        """Whether the journal lacks entries since the newest snapshot."""
         return self._map[_INCOMPLETE_AT] != 0
 
     def set_incomplete(self) -> None:
-        """Say so; it needs no room on the disk."""
+        """Mark the journal as incomplete; this needs no disk space."""
         self._map[_INCOMPLETE_AT] = 1
 
     def set_whole(self) -> None:
-        """A snapshot holds all that was taken before it."""
+        """Mark the journal as complete, because a new snapshot contains everything before it."""
         self._map[_INCOMPLETE_AT] = 0
 
     def _set(self, at: int, turn: TurnName, count: int) -> None:
         # names as they are, whatever is in them: escaped they would be up to six times as long
+        """Write one mark (bundle and count) at this offset, its length last so that a partial mark is invalid."""
         cluster, job_id = (name.encode("utf-8", "surrogatepass") for name in (turn.job.cluster, turn.job.job_id))
         numbers = json.dumps([turn.job.attempt, turn.end_ns, count, len(cluster)]).encode()
         text = numbers + b"\n" + cluster + job_id
@@ -120,9 +121,11 @@ class EpochMark:
         self._map[at : at + _LENGTH_BYTES] = len(body).to_bytes(_LENGTH_BYTES, "little")
 
     def _clear(self, at: int) -> None:
+        """Erase the mark at this offset."""
         self._map[at : at + _LENGTH_BYTES] = bytes(_LENGTH_BYTES)
 
     def _get(self, at: int) -> tuple[TurnName, int] | None:
+        """Return the bundle and count of the mark at this offset, None if there is no valid mark."""
         length = int.from_bytes(self._map[at : at + _LENGTH_BYTES], "little")
         body = self._map[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
         if length <= 4 or zlib.crc32(body[4:]) != int.from_bytes(body[:4], "little"):
@@ -133,15 +136,15 @@ class EpochMark:
             return None
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._map.close()
 
 
 def _read(text: bytes) -> tuple[TurnName, int]:
-    """What a mark says.
+    """Parse the text of a mark into its bundle and count.
 
     Raises:
-        ValueError, TypeError, RecursionError: it says nothing of ours.
+        ValueError, TypeError, RecursionError: the text is not a valid mark.
     """
     numbers, _, names = text.partition(b"\n")
     attempt, end_ns, count, cluster_bytes = (int(value) for value in json.loads(numbers))

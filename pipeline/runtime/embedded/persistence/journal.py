@@ -1,15 +1,15 @@
-"""The journal: what an engine took and which ticks it worked off since its last snapshot, in that order.
+"""The journal: accepted records and processed ticks since the last snapshot, in order.
 
-Segments are append-only files; a snapshot begins a new one and names it. A segment begins with a magic word and a
-random number of its own, from which its checksums start: no record that a stranger sent can hold what reads as an
-entry. An entry is
+The journal consists of append-only segment files. Each snapshot starts a new segment and stores its number. A segment
+starts with a magic word and a random seed for its checksums, so no record from a stranger can contain a forged entry.
+An entry is
 
     marker (4 bytes) | kind (1 byte) | length | CRC-32 of kind, length and payload | payload
 
-with little-endian 32-bit numbers. **Guarantee**: what ``flush`` returned True for survives the end of the process,
-however it ends (it is in the kernel's hands); nothing is forced to the disk per record, so a loss of power may
-cost what came since the last snapshot. A reader skips a damaged entry (one record is lost, and counted) and ends
-silently at a torn tail, which ``flush`` never said was written.
+with little-endian 32-bit numbers. **Guarantee**: entries for which ``flush`` returned True survive the end of the
+process, because the kernel holds them. They are not forced to disk, so a power loss may cost the entries since the last
+snapshot. A reader skips and counts damaged entries. It stops silently at an incomplete last entry, for which ``flush``
+never returned True.
 """
 
 from __future__ import annotations
@@ -46,56 +46,56 @@ _MOST_PAYLOAD_BYTES = 1 << 26
 
 
 class JournalKind(IntEnum):
-    """What an entry holds."""
+    """Kind of a journal entry."""
 
     RECORD = 1
-    """One record's bytes, taken."""
+    """The bytes of one accepted record."""
     TICK = 2
-    """A tick (Unix nanoseconds) whose seconds are worked off after what stands before it."""
+    """A tick (Unix nanoseconds) that was processed after all entries before it."""
     FORGET = 3
-    """A job (JSON) that was forgotten, as others needed the room."""
+    """A job (JSON) that was forgotten because memory was full."""
     ANEW = 4
-    """Time began again: a tick, and the reason as text behind it."""
+    """A restart of time: a tick, then the reason as text."""
     EXCUSE = 5
-    """A time until which nobody listened, and to which hosts (JSON)."""
+    """A time and the hosts (JSON) that the engine did not listen to until then."""
 
 
 class JournalEntry(NamedTuple):
-    """One entry."""
+    """One journal entry."""
 
     kind: JournalKind
     payload: bytes
 
     @property
     def tick_ns(self) -> int:
-        """The time that a ``TICK`` or an ``ANEW`` names."""
+        """Time of a ``TICK`` or ``ANEW`` entry."""
         return int(_TICK.unpack_from(self.payload)[0])
 
     @property
     def reason(self) -> str:
-        """The reason of an ``ANEW``."""
+        """Reason of an ``ANEW`` entry."""
         return self.payload[_TICK.size :].decode()
 
     @property
     def excuse(self) -> tuple[int, frozenset[str]]:
-        """Time and hosts of an ``EXCUSE``."""
+        """Time and hosts of an ``EXCUSE`` entry."""
         until_ns, hosts = json.loads(self.payload)
         return until_ns, frozenset(hosts)
 
     @property
     def job(self) -> JobKey:
-        """The job of a ``FORGET``."""
+        """Job of a ``FORGET`` entry."""
         cluster, job_id, attempt = json.loads(self.payload)
         return JobKey(cluster, job_id, attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """Settings.
+    """Bounds of the journal.
 
     Attributes:
-        most_bytes: of all segments since a snapshot; beyond, nothing is kept until the next snapshot is written.
-        most_waiting_bytes: of what could not be written yet.
+        most_bytes: maximum size of all segments since a snapshot; beyond it nothing is kept until the next snapshot.
+        most_waiting_bytes: maximum size of entries that the disk has refused so far.
     """
 
     most_bytes: int = 512 * 1024 * 1024
@@ -103,33 +103,35 @@ class JournalConfig:
 
 
 def tick_entry(tick_ns: int, reason: str = "") -> bytes:
-    """The payload of a ``TICK``; with a reason, of an ``ANEW``."""
+    """Return the payload of a ``TICK`` entry, or of an ``ANEW`` entry if a reason is given."""
     return _TICK.pack(tick_ns) + reason.encode()
 
 
 def excuse_entry(until_ns: int, hosts: Iterable[str]) -> bytes:
-    """The payload of an ``EXCUSE``."""
+    """Return the payload of an ``EXCUSE`` entry."""
     return json.dumps([until_ns, sorted(hosts)]).encode()
 
 
 def job_entry(job: JobKey) -> bytes:
-    """The payload of a ``FORGET``."""
+    """Return the payload of a ``FORGET`` entry."""
     return json.dumps([job.cluster, job.job_id, job.attempt]).encode()
 
 
 def _crc(seed: int, kind: int, payload: bytes) -> int:
+    """Return the CRC-32 of an entry's kind, length and payload, starting from the segment's seed."""
     return zlib.crc32(payload, zlib.crc32(_SIGNED.pack(kind, len(payload)), seed))
 
 
 def _encode_entry(seed: int, kind: JournalKind, payload: bytes) -> bytes:
+    """Return an entry as bytes."""
     return _HEAD.pack(_MARKER, kind, len(payload), _crc(seed, kind, payload)) + payload
 
 
 class Journal:
-    """Appends; entries of several threads stand in the order of ``append``.
+    """Appends entries; entries from several threads are written in the order of their ``append`` calls.
 
     Attributes:
-        counters: ``entries``, ``bytes``; ``lost_entries``: not kept, for a named reason.
+        counters: ``entries``, ``bytes``, and ``lost_entries`` (not kept since ``loss`` was set).
     """
 
     def __init__(
@@ -139,16 +141,16 @@ class Journal:
         config: JournalConfig | None = None,
         on_loss: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin a new segment.
+        """Start a new segment.
 
         Args:
-            folder: exists.
-            segment: its number; no file of this number or a higher one exists.
-            config: bounds.
-            on_loss: called before the first entry is not kept: what was written is no whole history from there.
+            folder: an existing folder.
+            segment: number of the segment; no segment with this or a higher number exists.
+            config: bounds, None = the defaults.
+            on_loss: called before the first entry is dropped, because the journal is incomplete from there on.
 
         Raises:
-            OSError: the file cannot be made.
+            OSError: the file cannot be created.
         """
         self._folder = folder
         self._config = config or JournalConfig()
@@ -164,18 +166,18 @@ class Journal:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was appended since the last cut is kept, or waits to be."""
+        """Whether all entries since the last cut are written or waiting to be."""
         return self.loss is None
 
     @property
     def trouble(self) -> str:
-        """Why what is taken is not kept just now, "": it is."""
+        """Reason why new entries are currently not kept, "" = they are."""
         if self.loss is not None:
             return f"{self.loss.value}: nothing is kept until the next snapshot"
         return f"{self._said}: acknowledgements wait" if self._said else ""
 
     def append(self, kind: JournalKind, payload: bytes) -> None:
-        """Take an entry; ``flush`` writes it."""
+        """Add an entry to the buffer; ``flush`` writes it."""
         with self._lock:
             if self.loss is None and self._kept_bytes + len(payload) > self._config.most_bytes:
                 self.lose(StateLoss.JOURNAL_FULL, f"{self._kept_bytes} bytes since the last snapshot")
@@ -189,16 +191,17 @@ class Journal:
             self.counters["bytes"] += len(entry)
 
     def flush(self) -> bool:
-        """Hand over all entries so far in one write.
+        """Write all buffered entries.
 
         Returns:
-            Whether nothing waits any more. False: the disk refuses; the same entries are tried again by the next
-            call, until ``most_waiting_bytes`` wait: then they are given up, for a named reason.
+            True if no entry waits any more. False if the disk refuses: the next call tries the same entries again. Once
+                more than ``most_waiting_bytes`` wait, they are dropped and ``loss`` is set.
         """
         with self._lock:
             return self._flush()
 
     def _flush(self) -> bool:
+        """Do the work of ``flush``; the caller holds the lock."""
         try:
             while self._waiting:
                 written = os.write(self._fd, self._waiting)
@@ -220,16 +223,16 @@ class Journal:
         _LOG.error("journal given up until the next snapshot", extra={"reason": loss.value, "detail": detail})
 
     def _say(self, text: str) -> None:
-        """Log a trouble once."""
+        """Log a write error unless it was the last one logged."""
         if text != self._said:
             self._said = text
             _LOG.error("journal cannot be written: acknowledgements wait", extra={"error": text})
 
     def cut(self) -> int:
-        """Begin a new segment, where a snapshot of this moment goes on; return its number.
+        """Start a new segment, which continues from a snapshot of this moment, and return its number.
 
         Raises:
-            OSError: it cannot be made; the old one goes on.
+            OSError: the segment cannot be created; the old one stays in use.
         """
         with self._lock:
             self._flush()
@@ -242,7 +245,7 @@ class Journal:
             return self.segment
 
     def close(self, *, is_abandoned: bool = False) -> None:
-        """Write what waits and let the file go; abandoned, as by the end of the process, only the latter."""
+        """Write buffered entries and close the file; ``is_abandoned`` skips the writing, as if the process had died."""
         with self._lock:
             if self._fd >= 0:
                 if not is_abandoned:
@@ -253,12 +256,12 @@ class Journal:
 
 @dataclass(slots=True)
 class ReadTally:
-    """What a reader met.
+    """Counts of what a journal reader found.
 
     Attributes:
-        entry_count: whole entries.
-        damaged_count: damaged places, each of which cost at least one entry.
-        torn_bytes: behind the last whole entry of the newest segment.
+        entry_count: complete entries.
+        damaged_count: damaged places, each of which lost at least one entry.
+        torn_bytes: bytes after the last complete entry of the newest segment.
     """
 
     entry_count: int = 0
@@ -267,27 +270,27 @@ class ReadTally:
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Where a segment lies."""
+    """Return the path of a segment's file."""
     return folder / f"journal-{number:012d}.log"
 
 
 def segments(folder: Path) -> list[int]:
-    """The segments of a folder, ascending; files of other names are none."""
+    """Return the numbers of the segments in a folder, ascending."""
     return sorted(int(found[1]) for path in folder.iterdir() if (found := _NAME.fullmatch(path.name)))
 
 
 def remove_before(folder: Path, number: int) -> None:
-    """Remove the segments that a snapshot has made superfluous."""
+    """Remove the segments with lower numbers, which a snapshot has replaced."""
     for one in segments(folder):
         if one < number:
             remove_old(segment_path(folder, one))
 
 
 def read_journal(folder: Path, first: int, tally: ReadTally) -> Iterator[JournalEntry]:
-    """All whole entries from a segment on, in order.
+    """Yield all complete entries from segment ``first`` on, in order, and count them in ``tally``.
 
     Raises:
-        SnapshotError: a segment between the first and the last is missing: what follows it is another history.
+        SnapshotError: a segment is missing before the last one.
         OSError: a file cannot be read.
     """
     found = [number for number in segments(folder) if number >= first]
@@ -300,11 +303,11 @@ def read_journal(folder: Path, first: int, tally: ReadTally) -> Iterator[Journal
 
 
 def newest_tick_ns(folder: Path, first: int) -> int | None:
-    """The last tick of the segments from one on, None: they hold none.
+    """Return the last tick in the segments from ``first`` on, None if they hold no tick.
 
     Raises:
         SnapshotError: as ``read_journal``.
-        OSError: so, too.
+        OSError: as ``read_journal``.
     """
     for number in reversed([one for one in segments(folder) if one >= first]):
         entries = _read(segment_path(folder, number), ReadTally(), is_last=True)
@@ -315,6 +318,7 @@ def newest_tick_ns(folder: Path, first: int) -> int | None:
 
 
 def _read(path: Path, tally: ReadTally, *, is_last: bool) -> Iterator[JournalEntry]:
+    """Yield the complete entries of one segment, skipping damaged places."""
     if path.is_file() and not path.stat().st_size and is_last:
         return
     with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -337,7 +341,7 @@ def _read(path: Path, tally: ReadTally, *, is_last: bool) -> Iterator[JournalEnt
 
 
 def _entry_at(data: mmap.mmap, at: int, seed: int) -> tuple[JournalEntry | None, int]:
-    """The entry that begins there, None: no whole one; and where it ends by its own account."""
+    """Return the entry that starts at this offset (None if it is damaged or incomplete) and its claimed end."""
     if at + _HEAD.size > len(data):
         return None, at
     marker, kind, length, crc = _HEAD.unpack_from(data, at)
@@ -351,7 +355,7 @@ def _entry_at(data: mmap.mmap, at: int, seed: int) -> tuple[JournalEntry | None,
 
 
 def _next_whole(data: mmap.mmap, at: int, claimed_end: int, seed: int) -> int:
-    """Where the next whole entry begins; the end where none does."""
+    """Return the offset of the next complete entry, or the end of the data if there is none."""
     if claimed_end > at and _entry_at(data, claimed_end, seed)[0] is not None:
         return claimed_end
     while (at := data.find(_MARKER, at + 1)) >= 0:
@@ -361,7 +365,7 @@ def _next_whole(data: mmap.mmap, at: int, claimed_end: int, seed: int) -> int:
 
 
 def _create(path: Path) -> tuple[int, int]:
-    """A new segment's descriptor, and where its checksums start."""
+    """Create a segment file; return its descriptor and the random seed of its checksums."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_EXCL, 0o600)
     seed = int.from_bytes(os.urandom(4), "little")
     try:

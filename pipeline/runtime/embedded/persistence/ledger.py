@@ -1,6 +1,6 @@
-"""What the engine tells its state folder while it works: each record taken, each tick, each turn.
+"""Write the engine's state changes (records, ticks, slice bundles) to the journal and mark of its state folder.
 
-The engine calls it under its own lock, so the journal holds all in the order in which it took effect.
+The engine calls these methods while holding its lock, so the journal has the order in which changes took effect.
 """
 
 from __future__ import annotations
@@ -24,55 +24,56 @@ from tocsin.schemas.records import JobKey, JobRecord, Record
 from tocsin.schemas.wire.codec import encode
 
 OnIsolated = Callable[[JobRecord], None]
+"""Function that receives a record of a slice bundle at which the process died twice."""
 
 
 class Ledger:
-    """The engine's side of an open state folder.
+    """The engine's interface to an open state folder.
 
     Attributes:
-        is_replaying: what happens now stands in the journal already.
+        is_replaying: whether the journal is being replayed, so that nothing is written to it again.
     """
 
     def __init__(self, state: StateFolder, on_isolated: OnIsolated = lambda _record: None) -> None:
-        """Write nothing yet: the journal is opened by ``StateFolder.begin``.
+        """Use a state folder; nothing is written before ``StateFolder.begin`` opens the journal.
 
         Args:
-            state: the folder.
-            on_isolated: gets each record of a turn in which the engine ended twice.
+            state: the state folder.
+            on_isolated: called with each record of a slice bundle at which the process died twice.
         """
         self._state = state
         self._on_isolated = on_isolated
         self.is_replaying = True
 
     def taken(self, record: Record, data: bytes | None) -> None:
-        """A record was taken; ``commit`` writes it."""
+        """Add an accepted record to the journal; ``commit`` writes it."""
         self._append(JournalKind.RECORD, encode(record) if data is None else data)
 
     def turning(self, tick_ns: int) -> None:
-        """A tick is about to be worked off: it is written before, with all that was taken before it."""
+        """Write a tick to the journal before it is processed, together with all records accepted before it."""
         self._append(JournalKind.TICK, tick_entry(tick_ns))
         self.commit()
 
     def forgot(self, job: JobKey) -> None:
-        """A job was forgotten to make room."""
+        """Add to the journal that a job was forgotten because memory was full."""
         self._append(JournalKind.FORGET, job_entry(job))
 
     def began_anew(self, tick_ns: int, reason: str) -> None:
-        """Time began again."""
+        """Write to the journal that time was restarted at a tick, and why."""
         self._append(JournalKind.ANEW, tick_entry(tick_ns, reason))
         self.commit()
 
     def excused(self, hosts: Collection[str], until_ns: int) -> None:
-        """Nobody listened to these hosts until then."""
+        """Write to the journal that the engine did not listen to these hosts until then."""
         self._append(JournalKind.EXCUSE, excuse_entry(until_ns, hosts))
         self.commit()
 
     def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
-        """A turn is about to be judged.
+        """Mark that a slice bundle is about to be processed.
 
         Returns:
-            The turn as it is to be judged (without its records, where the engine ended twice while it judged them),
-            and whether the job's state is to blame, too: it ended once more without them.
+            The bundle to process, without its records if the process died twice at it; and whether the job's state must
+            be reset, because the process died again even without the records.
         """
         end_count = self._state.judging(turn.job, turn.end_ns)
         if end_count < ISOLATED_END_COUNT:
@@ -83,19 +84,21 @@ class Ledger:
         return replace(turn, fast=fast, metrics=()), end_count >= FORGOTTEN_END_COUNT
 
     def judged(self) -> None:
-        """No turn is being judged any more."""
+        """Mark that no slice bundle is being processed any more."""
         self._state.judged()
 
     def commit(self) -> bool:
-        """Hand over what was taken to the kernel in one write.
+        """Hand all added journal entries to the kernel in one write.
 
         Returns:
-            Whether it may be acknowledged: it survives the end of this process. False: the disk refuses for now.
+            True if they may be acknowledged, because they survive the end of this process. False if the disk refuses
+            for now.
         """
         journal = self._state.journal
         return journal is None or journal.flush()
 
     def _append(self, kind: JournalKind, payload: bytes) -> None:
+        """Add an entry to the journal, unless it is being replayed or is not open."""
         journal = self._state.journal
         if journal is not None and not self.is_replaying:
             journal.append(kind, payload)

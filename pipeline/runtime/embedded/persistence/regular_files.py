@@ -1,4 +1,4 @@
-"""Files of a state folder that may be something else than a file: a pipe, a folder, a link to nothing."""
+"""Open and remove files of a state folder safely, even if someone put a pipe or folder in their place."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOG = logging.getLogger("tocsin.state")
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it; a pipe is refused, and not waited for.
+    """Open a file for reading; a pipe is refused without waiting for a writer.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: the file cannot be opened, or is not a regular file.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -26,17 +26,17 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path) -> bytes:
-    """All of a file.
+    """Return the content of a regular file.
 
     Raises:
-        OSError: as ``open_regular``, or it cannot be read.
+        OSError: as ``open_regular``, or the file cannot be read.
     """
     with open_regular(path) as file:
         return file.read()
 
 
 def remove_old(path: Path) -> None:
-    """Remove a file that is of no use any more; what is a folder stays, and harms nothing.
+    """Remove an obsolete file; a folder of that name is left alone and logged.
 
     Raises:
         OSError: the disk refuses.

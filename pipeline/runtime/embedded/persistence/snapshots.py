@@ -1,9 +1,9 @@
-"""Snapshots on disk: the parts of an engine's state, of which only those are written that changed.
+"""Snapshots of an engine's state on disk; only the parts that changed are written.
 
-A generation is a manifest (``snapshot-N.json``) that says where each part lies: in a pack (``parts-N.pack``) of its
-own or of an earlier generation. The manifest is written last and put in place by a rename, so a generation is there
-as a whole or not at all. **Bounded**: two generations are kept, so that one that turns out to be damaged loses
-nothing, and packs are written anew where more than half of them is of no use any more.
+A generation is a manifest (``snapshot-N.json``) that says where each part is: in its own pack (``parts-N.pack``) or in
+an earlier one. The manifest is written last and renamed into place, so a generation exists completely or not at all.
+Two generations are kept, so a damaged one loses nothing. Packs are rewritten when more than half of their bytes are
+unused.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _PACK_NAME = re.compile(r"parts-([0-9]{12})\.pack")
 
 
 class Place(NamedTuple):
-    """Where a part lies.
+    """Location of a part.
 
     Attributes:
-        pack: the generation that wrote it.
-        offset: its first byte in that pack.
-        length: bytes.
-        digest: of its bytes, hexadecimal.
+        pack: number of the generation whose pack holds it.
+        offset: its first byte in the pack.
+        length: its size in bytes.
+        digest: hexadecimal digest of its bytes.
     """
 
     pack: int
@@ -51,11 +51,11 @@ class Generation:
     """One snapshot.
 
     Attributes:
-        manifest_index: of its manifest.
-        journal_index: of the segment in which what came after it begins.
-        tick_ns: the newest tick that it has worked off.
-        state_version: of the parts.
-        places: part -> where it lies.
+        manifest_index: number of its manifest.
+        journal_index: number of the journal segment that continues from it.
+        tick_ns: the newest tick processed before it.
+        state_version: state version of its parts.
+        places: part name -> location.
     """
 
     manifest_index: int
@@ -66,13 +66,13 @@ class Generation:
 
 
 class SnapshotShelf:
-    """The generations of one folder; one thread writes."""
+    """The snapshot generations in one folder; written by one thread only."""
 
     def __init__(self, folder: Path) -> None:
-        """Look at nothing yet.
+        """Start without loading a generation.
 
         Args:
-            folder: exists.
+            folder: an existing folder.
         """
         self._folder = folder
         self._newest: Generation | None = None
@@ -81,23 +81,23 @@ class SnapshotShelf:
 
     @property
     def newest(self) -> Generation | None:
-        """What was written or taken up last."""
+        """The generation that was written or resumed last, None = none."""
         return self._newest
 
     @property
     def known(self) -> frozenset[str]:
-        """The names of its parts."""
+        """Names of the parts in the newest generation."""
         return frozenset() if self._newest is None else frozenset(self._newest.places)
 
     def numbers(self) -> list[int]:
-        """The generations that are there, the newest first."""
+        """Return the numbers of the generations on disk, newest first."""
         return sorted(_numbers(self._folder, _NAME), reverse=True)
 
     def manifest(self, number: int) -> Generation:
-        """What one manifest says.
+        """Read the manifest of a generation.
 
         Raises:
-            SnapshotError: it is damaged, or in a form that this program does not read.
+            SnapshotError: it is damaged, or in a format that this program does not read.
         """
         path = self._manifest_path(number)
         try:
@@ -117,10 +117,10 @@ class SnapshotShelf:
             raise SnapshotError(f"{path} cannot be read: {error}") from error
 
     def load(self, generation: Generation) -> dict[str, bytes]:
-        """All parts of a generation.
+        """Return all parts of a generation.
 
         Raises:
-            SnapshotError: one is missing or damaged.
+            SnapshotError: a part is missing or damaged.
         """
         parts = {}
         for pack in sorted({place.pack for place in generation.places.values()}):
@@ -137,24 +137,24 @@ class SnapshotShelf:
         return parts
 
     def take_up(self, generation: Generation) -> None:
-        """Go on from a generation that was loaded: its parts need not be written again."""
+        """Continue from a loaded generation, so that its unchanged parts are not written again."""
         self._newest = generation
         self._kept = [generation]
 
     def write(self, parts: Mapping[str, bytes], journal: int, tick_ns: int) -> tuple[Generation, int]:
-        """Write what has changed, then the manifest; remove what no generation that is kept needs.
+        """Write the changed parts and a manifest, then remove files that no kept generation needs.
 
         Args:
-            parts: the whole state; ``UNCHANGED``: as the newest generation has it.
-            journal: the segment that goes on from here.
-            tick_ns: the newest tick that it has worked off.
+            parts: the complete state; ``UNCHANGED`` stands for a part of the newest generation.
+            journal: number of the journal segment that continues from here.
+            tick_ns: the newest processed tick.
 
         Returns:
-            The new generation, and the bytes that were written.
+            The new generation, and the number of bytes written.
 
         Raises:
-            OSError: the disk refuses; the newest generation is still the one before.
-            SnapshotError: a part is ``UNCHANGED`` that was never written, or an older pack was damaged meanwhile.
+            OSError: the disk refuses; the newest generation stays the one before.
+            SnapshotError: a part is ``UNCHANGED`` but was never written, or an older pack was damaged meanwhile.
         """
         number = self._number = self._number + 1
         old = self._newest.places if self._newest is not None else {}
@@ -184,11 +184,11 @@ class SnapshotShelf:
 
     @property
     def first_journal(self) -> int:
-        """The oldest segment that a kept generation goes on with."""
+        """Number of the oldest journal segment that a kept generation needs."""
         return min((one.journal_index for one in self._kept), default=0)
 
     def _is_wasteful(self, places: Mapping[str, Place]) -> bool:
-        """Whether the packs that must stay for these parts hold more that is of no use."""
+        """Return whether more than half of the bytes in the packs that hold these parts are unused."""
         used = sum(place.length for place in places.values())
         held = 0
         for pack in {place.pack for place in places.values()}:
@@ -197,6 +197,7 @@ class SnapshotShelf:
         return held > 2 * used + _SPARE_BYTES
 
     def _write_pack(self, number: int, parts: Mapping[str, bytes]) -> dict[str, Place]:
+        """Write parts to a new pack and return part name -> location."""
         places, offset = {}, 0
         if not parts:
             return {}
@@ -210,6 +211,7 @@ class SnapshotShelf:
         return places
 
     def _write_manifest(self, generation: Generation) -> int:
+        """Write a generation's manifest, rename it into place, and return its size in bytes."""
         body = json.dumps(
             {
                 "format": FORMAT_VERSION,
@@ -235,6 +237,7 @@ class SnapshotShelf:
         return len(body)
 
     def _remove_others(self) -> None:
+        """Remove the manifests and packs that no kept generation needs."""
         kept = {one.manifest_index for one in self._kept}
         packs = {place.pack for one in self._kept for place in one.places.values()}
         for number in self.numbers():
@@ -252,14 +255,16 @@ class SnapshotShelf:
 
 
 def _numbers(folder: Path, pattern: re.Pattern[str]) -> list[int]:
+    """Return the numbers in the names of the folder's files that match the pattern."""
     return [int(found[1]) for path in folder.iterdir() if (found := pattern.fullmatch(path.name))]
 
 
 def _create(path: Path) -> Any:
-    """Open a new file that only its owner reads; a rest of a killed process is written over."""
+    """Open a file for writing, readable by its owner only; leftovers of a killed process are overwritten."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is refused
     return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def _digest(data: bytes) -> str:
+    """Return the hexadecimal digest of a part."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
-"""The folder of an engine's state: one engine at a time, the newest readable snapshot, the journal behind it.
+"""The folder of an engine's state: locked by one engine, with the newest readable snapshot and the journal after it.
 
-What cannot be used is set aside in a folder beside it, with a named reason, and never removed without a person:
-nothing is closed because a file is damaged.
+State that cannot be used is moved to a subfolder ``aside`` with a reason; no verdict is closed because a file is
+damaged.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from tocsin.schemas.records import JobKey
 
 _LOG = logging.getLogger("tocsin.state")
 ISOLATED_END_COUNT: Final = 2
-"""Ends in a row in the same turn after which its records are dead letters."""
+"""Number of consecutive deaths at one slice bundle after which its records become dead letters."""
 FORGOTTEN_END_COUNT: Final = 3
-"""... and after which the job's state is to blame, and begins anew."""
+"""Number of consecutive deaths after which the job's state is reset too."""
 _KEPT_ASIDE_COUNT: Final = 3
 _ASIDE_NAME: Final = re.compile(r"([0-9]{6,12})-.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """What a folder holds at the start.
+    """Usable state found in a folder at the start.
 
     Attributes:
-        generation: the snapshot, None: none that can be used.
+        generation: the snapshot to use, None = no usable snapshot.
         parts: its parts.
-        aside: why something was not used, with a sentence each.
+        aside: for each thing that could not be used, the reason and a sentence.
     """
 
     generation: Generation | None = None
@@ -58,22 +58,22 @@ class FoundState:
 
 
 class StateFolder:
-    """An open folder.
+    """An open state folder.
 
     Attributes:
         counters: ``snapshots``, ``snapshot_bytes``, ``snapshot_failures``.
-        tally: what the journal's reader met.
+        tally: counts of the journal reader.
     """
 
     def __init__(self, folder: Path, config: JournalConfig | None = None) -> None:
-        """Open it, or make it.
+        """Open or create the folder, and lock it.
 
         Args:
-            folder: for this alone.
-            config: bounds of the journal.
+            folder: a folder used for this only.
+            config: bounds of the journal, None = the defaults.
 
         Raises:
-            EngineError: another engine uses it, or it cannot be used at all.
+            EngineError: another engine uses the folder, or it is unusable.
         """
         self.folder = folder
         self._config = config
@@ -95,6 +95,7 @@ class StateFolder:
         self._note_suspect()
 
     def _note_suspect(self) -> None:
+        """Remember the slice bundle at which previous processes died repeatedly, and log it."""
         suspect = self._mark.suspect
         if suspect is None or suspect.end_count < ISOLATED_END_COUNT:
             return
@@ -104,7 +105,7 @@ class StateFolder:
         self._write_isolated()
 
     def load(self) -> FoundState:
-        """The newest snapshot that can be read; what cannot be is set aside."""
+        """Return the newest readable snapshot; unusable state is moved aside."""
         aside: list[tuple[StateLoss, str]] = []
         if self._mark.is_incomplete and (self.shelf.numbers() or journals.segments(self.folder)):
             aside.append((StateLoss.INCOMPLETE, "the engine before this one could not keep all that it took"))
@@ -130,29 +131,31 @@ class StateFolder:
         return FoundState(aside=tuple(aside))
 
     def entries(self, generation: Generation | None) -> Iterator[JournalEntry]:
-        """What was taken since a snapshot; None: since the beginning.
+        """Yield the journal entries after a snapshot, or from the beginning if it is None.
 
         Raises:
-            SnapshotError: a segment is missing or is none.
+            SnapshotError: a segment is missing or damaged.
             OSError: a file cannot be read.
         """
         return journals.read_journal(self.folder, _first(generation), self.tally)
 
     def newest_tick_ns(self, generation: Generation | None) -> int | None:
-        """The newest tick that was worked off, None: there was none.
+        """Return the newest tick processed after a snapshot (or in it), None = no tick.
 
         Raises:
-            SnapshotError: a segment is missing or is none.
+            SnapshotError: a segment is missing or damaged.
             OSError: a file cannot be read.
         """
         found = journals.newest_tick_ns(self.folder, _first(generation))
         return found if found is not None or generation is None else generation.tick_ns
 
     def set_aside(self, reason: StateLoss, detail: str) -> Path:
-        """Move all state files into a folder beside them; what was set aside before the last times is removed.
+        """Move all state files to a new folder under ``aside`` and return its path.
+
+        Only the newest such folders are kept.
 
         Raises:
-            EngineError: they cannot be moved.
+            EngineError: the files cannot be moved.
         """
         try:
             target = self._move_aside(reason)
@@ -170,6 +173,7 @@ class StateFolder:
         return target
 
     def _move_aside(self, reason: StateLoss) -> Path:
+        """Move all state files to a new numbered folder under ``aside``, and return its path."""
         base = self.folder / "aside"
         if os.path.lexists(base) and not base.is_dir():
             base.rename(self.folder / "aside.new")  # it is set aside, too
@@ -183,10 +187,10 @@ class StateFolder:
         return target
 
     def begin(self) -> Journal:
-        """Open the journal for what comes now, behind what is there.
+        """Open and return the journal for new entries, in a segment after the existing ones.
 
         Raises:
-            EngineError: it cannot be opened.
+            EngineError: the journal cannot be opened.
         """
         number = 1 + max((*journals.segments(self.folder), 0))
         try:
@@ -196,7 +200,7 @@ class StateFolder:
         return self.journal
 
     def write(self, parts: Mapping[str, bytes], journal: int, tick_ns: int) -> bool:
-        """Write a snapshot, and remove what it makes superfluous; whether it could be."""
+        """Write a snapshot and remove what it replaces; return False if that failed."""
         try:
             _, written = self.shelf.write(parts, journal, tick_ns)
             journals.remove_before(self.folder, self.shelf.first_journal)
@@ -211,15 +215,22 @@ class StateFolder:
         return True
 
     def judging(self, job: JobKey, end_ns: int) -> int:
-        """A turn begins; return at how many ends in a row it was being judged, 0: below two."""
+        """Mark that a slice bundle is being processed.
+
+        Return the number of consecutive deaths at it, 0 if below two.
+        """
         self._mark.judging(job, end_ns)
         return self._isolated.get(TurnName(job, end_ns), 0) if self._isolated else 0
 
     def judged(self) -> None:
-        """No turn is being judged."""
+        """Mark that no slice bundle is being processed."""
         self._mark.judged()
 
     def _read_isolated(self) -> dict[TurnName, int]:
+        """Return the bundles with repeated deaths from ``isolated.json``, with the count of each.
+
+        Invalid entries are logged.
+        """
         path = self.folder / "isolated.json"
         try:
             entries = json.loads(read_regular(path))
@@ -238,6 +249,7 @@ class StateFolder:
         return dict(found)
 
     def _write_isolated(self) -> None:
+        """Write the newest bundles with repeated deaths to ``isolated.json``; a failure is only logged."""
         newest = [
             [[turn.job.cluster, turn.job.job_id, turn.job.attempt], turn.end_ns, count]
             for turn, count in sorted(self._isolated.items(), key=lambda one: one[0].end_ns)[-100:]
@@ -253,7 +265,7 @@ class StateFolder:
             _LOG.error("isolated.json cannot be written", extra={"error": str(error)})
 
     def close(self, *, is_abandoned: bool = False) -> None:
-        """Let go of all files; abandoned, as the end of the process would."""
+        """Close all files; ``is_abandoned`` skips writing the journal's buffer, as if the process had died."""
         if self.journal is not None:
             self.journal.close(is_abandoned=is_abandoned)
         self._mark.close()
@@ -261,23 +273,23 @@ class StateFolder:
 
 
 def _first(generation: Generation | None) -> int:
-    """The segment that goes on from a snapshot; from nothing the first one does."""
+    """Return the number of the journal segment that continues from a snapshot; 1 if there is none."""
     return 1 if generation is None else generation.journal_index
 
 
 def _aside_number(path: Path) -> int:
-    """When it was set aside, counted; 0: it is not of ours."""
+    """Return the running number of a folder under ``aside``, 0 if its name is not one of ours."""
     found = _ASIDE_NAME.fullmatch(path.name)
     return 0 if found is None else int(found[1])
 
 
 def _asides(base: Path) -> list[Path]:
-    """What was set aside, the oldest first."""
+    """Return the folders of state that was moved aside, oldest first."""
     return sorted((one for one in base.iterdir() if _aside_number(one)), key=_aside_number)
 
 
 def _isolated(entry: Any) -> tuple[TurnName, int] | None:
-    """An entry of ``isolated.json``, None: it is none."""
+    """Parse an entry of ``isolated.json`` into bundle and count; None if it is invalid."""
     match entry:
         case [[str(cluster), str(job_id), int(attempt)], int(end_ns), int(count)]:
             return TurnName(JobKey(cluster, job_id, attempt), end_ns), count
@@ -285,10 +297,10 @@ def _isolated(entry: Any) -> tuple[TurnName, int] | None:
 
 
 def _locked(path: Path) -> int:
-    """The lock of the folder, held until its descriptor is closed or the process ends.
+    """Lock the folder and return the lock file's descriptor; the lock lasts until it is closed or the process ends.
 
     Raises:
-        EngineError: another engine holds it.
+        EngineError: another engine holds the lock.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
