@@ -11,7 +11,7 @@ from typing import Any
 
 from tocsin.pipeline.core.operator import shallow
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL
-from tocsin.pipeline.job.witnesses import HARD, joined
+from tocsin.pipeline.job.witnesses import HARD, merged_witnesses
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
@@ -112,8 +112,8 @@ class Incident:
         speaks = verdict.state is VerdictState.OPEN and verdict.reason == Reason.SILENT_AND_PEERS_STALLED.value
         same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
         stands = not finding.suspects and (same_standstill or is_slow_still(finding, verdict))
-        over = is_smaller(finding, verdict) and finding.is_harmless
-        same = (same_suspects(finding, verdict) and not over) or tells_of_some(finding, verdict)
+        over = lacks_impact(finding, verdict) and finding.is_harmless
+        same = (same_suspects(finding, verdict) and not over) or names_fewer_machines(finding, verdict)
         if not (same or stands):
             return
         self.hold(now_ns, gone_ns)
@@ -131,7 +131,7 @@ class Incident:
             gone_ns: as in ``hold``.
             moved: whether the finding names other suspects than the verdict.
         """
-        if moved or is_smaller(self.verdict, finding):  # that it hurts is another thing than that it differs
+        if moved or lacks_impact(self.verdict, finding):  # that it hurts is another thing than that it differs
             self.opened_ns = now_ns
             self.was_confirmed = False
         elif self.verdict.state is VerdictState.CONFIRMED:
@@ -184,7 +184,7 @@ class Incident:
         """
         if not same_suspects(finding, self.verdict):
             return finding
-        witnesses = joined(self.verdict.witnesses, finding.witnesses, finding.accused)
+        witnesses = merged_witnesses(self.verdict.witnesses, finding.witnesses, finding.accused)
         if witnesses != self.verdict.witnesses:
             self.verdict = replace(self.verdict, witnesses=witnesses)
         return replace(finding, witnesses=witnesses) if witnesses != finding.witnesses else finding
@@ -216,7 +216,7 @@ def with_evidence_of(finding: Finding, verdict: Verdict) -> Finding:
     return replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
 
 
-def is_smaller(one: Finding | Verdict, other: Finding | Verdict) -> bool:
+def lacks_impact(one: Finding | Verdict, other: Finding | Verdict) -> bool:
     """Return whether ``one`` is a deviation without impact and ``other`` a fault with impact."""
     return one.fault is FaultKind.DEGRADED and other.fault is not FaultKind.DEGRADED
 
@@ -226,7 +226,7 @@ def same_suspects(finding: Finding, verdict: Verdict) -> bool:
     return components(finding.suspects) == components(verdict.suspects)
 
 
-def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
+def with_known_host(finding: Finding, live: Sequence[Verdict]) -> Finding:
     """Return a finding about ranks of unknown machines with the machine that a live verdict names for these ranks.
 
     Args:
@@ -295,7 +295,7 @@ def is_slow_still(finding: Finding, verdict: Verdict) -> bool:
     )
 
 
-def tells_of_some(finding: Finding, verdict: Verdict) -> bool:
+def names_fewer_machines(finding: Finding, verdict: Verdict) -> bool:
     """Return whether a finding names some of the machines that a confirmed verdict says are slow together."""
     confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
     return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.closed_verdicts import ClosedVerdicts
 from tocsin.pipeline.incidents.closing import said_by
-from tocsin.pipeline.incidents.flapping import RelapseConfig, Relapses
+from tocsin.pipeline.incidents.flapping import FlappingConfig, FlappingTracker
 from tocsin.pipeline.incidents.incident import (
     SLOWER,
     Incident,
     components,
     is_by_silence,
     is_spell,
-    placed,
     same_suspects,
     throttles,
     with_evidence_of,
+    with_known_host,
 )
-from tocsin.pipeline.incidents.matching import explains_better, retells, same_fault
-from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, retold_action
+from tocsin.pipeline.incidents.matching import explains_better, is_weaker_repeat, same_fault
+from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, repeated_action
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
@@ -62,7 +62,7 @@ class DecideConfig:
     hard_ns: Mapping[FaultKind, int] = field(default_factory=lambda: {FaultKind.FAIL_SLOW: 45 * NS_PER_SECOND})
     settle_ns: int = 20 * NS_PER_SECOND
     gone_ns: int = 5 * NS_PER_SECOND
-    relapses: RelapseConfig = field(default_factory=RelapseConfig)
+    relapses: FlappingConfig = field(default_factory=FlappingConfig)
     closed_quiet_ns: int = 600 * NS_PER_SECOND
     fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND
@@ -82,7 +82,7 @@ class Decide:
         self._job = job
         self._incidents: list[Incident] = []
         self._closed = ClosedVerdicts()
-        self._relapses = Relapses(config.relapses)
+        self._relapses = FlappingTracker(config.relapses)
 
     @property
     def live(self) -> tuple[Verdict, ...]:
@@ -97,7 +97,7 @@ class Decide:
             findings: the explanations that hold then.
         """
         lines: list[Verdict] = []
-        findings = [placed(finding, self.live) for finding in findings]
+        findings = [with_known_host(finding, self.live) for finding in findings]
         named = {
             suspect.component
             for finding in findings
@@ -280,7 +280,7 @@ class Decide:
             return []
         moved = not same_suspects(finding, verdict)
         changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)
-        retold = not moved and retells(finding, verdict)
+        retold = not moved and is_weaker_repeat(finding, verdict)
         if retold and changed:
             finding = with_evidence_of(finding, verdict)
         incident.follow(finding, now_ns, gone_ns, moved=moved)
@@ -303,7 +303,7 @@ class Decide:
         confirm = confirmed or self._lasted(incident, finding)
         hard = finding.certain or self._lasted_for_hard(incident, finding)
         if retold:
-            action, evidence = retold_action(finding, verdict)
+            action, evidence = repeated_action(finding, verdict)
         else:
             action, evidence = action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
@@ -333,7 +333,7 @@ class Decide:
         if finding.tentative and not finding.is_brief:
             return False
         throttled = finding.fault is FaultKind.FAIL_SLOW and throttles(finding)
-        if throttled and self._relapses.comes_again(finding.fault, finding.suspects, incident.opened_ns):
+        if throttled and self._relapses.is_flapping(finding.fault, finding.suspects, incident.opened_ns):
             return True
         return not finding.tentative and incident.seen_ns - incident.opened_ns >= self._config.confirm_ns[finding.fault]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tocsin.pipeline.incidents.incident import Incident, components, is_smaller, same_suspects
+from tocsin.pipeline.incidents.incident import Incident, components, lacks_impact, same_suspects
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, is_withheld
 from tocsin.pipeline.job.witnesses import HARD
 from tocsin.pipeline.rca.finding import Finding
@@ -28,7 +28,7 @@ A GPU lowers its clocks within seconds of getting warm.
 def same_fault(incident: Incident, finding: Finding) -> bool:
     """Return whether a finding belongs to an incident."""
     verdict = incident.verdict
-    if is_smaller(verdict, finding) and finding.onset_ns > incident.opened_ns + _ONE_STORY_NS:
+    if lacks_impact(verdict, finding) and finding.onset_ns > incident.opened_ns + _ONE_STORY_NS:
         return False  # what hurts began after that was said
     if _stopped_later(incident, finding):
         return False
@@ -98,7 +98,7 @@ def _ends_itself(finding: Finding) -> bool:
     return finding.fault in STANDSTILL and (not finding.suspects or finding.is_wordless)
 
 
-def retells(finding: Finding, verdict: Verdict) -> bool:
+def is_weaker_repeat(finding: Finding, verdict: Verdict) -> bool:
     """Return whether a finding only repeats a confirmed verdict that has, or lacks only witnesses for, a hard action.
 
     Such a finding is weaker and takes nothing back. A GPU that fell off the bus is gone, however its processes end.
@@ -121,7 +121,7 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
         return False
     if same_suspects(finding, verdict):
         weaker = incident.certain and not finding.certain
-        return not weaker and not is_smaller(finding, verdict)
+        return not weaker and not lacks_impact(finding, verdict)
     if not finding.suspects:
         # The first death was named, then everybody died of their own: somebody ended the whole job.
         return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP

@@ -6,7 +6,7 @@ proposes a milder action, and its evidence says why.
 
 from __future__ import annotations
 
-from tocsin.pipeline.job.witnesses import HARD, NEEDS_FOLLOWERS, others_of
+from tocsin.pipeline.job.witnesses import HARD, NEEDS_FOLLOWERS, harmed_hosts
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.reasons import Reason
@@ -52,7 +52,7 @@ def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionK
     return (ActionKind.NOTIFY if is_alone else action), evidence
 
 
-def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple[Evidence, ...]]:
+def repeated_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple[Evidence, ...]]:
     """Return the action for a finding that repeats a confirmed verdict, and the evidence to show with it.
 
     Args:
@@ -71,7 +71,7 @@ def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple
 def _too_few(finding: Finding, wished: ActionKind) -> Evidence:
     """Return the evidence that says why witnesses do not suffice for the wished action."""
     accused = finding.accused
-    others = sorted(others_of(finding.witnesses, accused))
+    others = sorted(harmed_hosts(finding.witnesses, accused))
     who = f"of all others only {', '.join(others)}" if others else f"nobody but {', '.join(accused[:_NAMED_COUNT])}"
     text = f"{who} saw it: not enough to {wished.value} a machine"
     if len(others) > 1 and finding.fault is FaultKind.FAIL_SLOW:
@@ -104,7 +104,7 @@ def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKi
 def _milder(finding: Finding) -> ActionKind:
     """Return the action in place of a hard one: a restart for a job that stopped, else a probe of the machine."""
     stopped = finding.certain or finding.reason is Reason.SILENT_AND_PEERS_STALLED
-    followed = stopped or bool(others_of(finding.witnesses, finding.accused))
+    followed = stopped or bool(harmed_hosts(finding.witnesses, finding.accused))
     if finding.fault in STANDSTILL and followed and not finding.is_lone:
         return ActionKind.RESTART
     return ActionKind.PROBE

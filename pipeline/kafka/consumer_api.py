@@ -69,10 +69,10 @@ class MessageSource(Protocol):
         ...
 
 
-class DeadLetterBox(Protocol):
+class DeadLetterSink(Protocol):
     """Stores dead letters."""
 
-    def write(self, letters: Sequence[RefusedMessage]) -> None:
+    def write(self, dead_letters: Sequence[RefusedMessage]) -> None:
         """Keep letters; for good when this returns.
 
         Raises:

@@ -14,7 +14,7 @@ from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
 from tocsin.schemas.wire.codec import encode
 
@@ -39,7 +39,7 @@ def operators_raise() -> Outcome:
     """Each second one more kind of error in one job's turn: another job's killed rank is named as ever."""
     real = JobPipeline.on_turn
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
         for record in turn.fast.records:
             if isinstance(record, Event) and record.name.startswith("odd-"):

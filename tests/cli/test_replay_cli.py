@@ -23,7 +23,7 @@ from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.recording.writer import write_recording
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 
 
 @cache
@@ -107,7 +107,7 @@ def test_an_operator_that_raises_is_reported_and_the_rest_is_judged(
     """As live: the job begins anew in that second. Status 2, in words, no traceback."""
     real, seconds = JobPipeline.on_turn, []
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         seconds.append(turn.end_ns)
         if len(seconds) == 30:
             raise OverflowError("int too large to convert to float")

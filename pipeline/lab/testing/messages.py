@@ -57,7 +57,7 @@ class MemorySource:
 
 
 class MemoryBox:
-    """A ``DeadLetterBox`` that keeps dead letters in a list.
+    """A ``DeadLetterSink`` that keeps dead letters in a list.
 
     Attributes:
         letters: dead letters that were written.

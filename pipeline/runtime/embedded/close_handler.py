@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.incidents.closing import close_event
 from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, EngineRefusedError, Handler, Message
 from tocsin.schemas.errors import ClockAheadError, SchemaError
@@ -18,7 +18,7 @@ _MAX_NAMED_COUNT: Final = 8
 
 def close_handler(
     live: Callable[[], Sequence[Verdict]],
-    take: Callable[[Record], Taken],
+    take: Callable[[Record], RecordOutcome],
     now_ns: Callable[[], int],
     commit: Callable[[], bool] = lambda: True,
 ) -> Handler:
@@ -43,7 +43,7 @@ def close_handler(
             taken = take(close_event(verdict.job, verdict.verdict_id, note, actor, now_ns()))
         except (SchemaError, ClockAheadError) as error:
             raise EngineRefusedError(str(error), error.reason) from error
-        if taken is not Taken.OK:
+        if taken is not RecordOutcome.OK:
             raise EngineRefusedError("the engine's clock was set a moment ago: try again", taken.value)
         if not commit():
             raise EngineRefusedError("the journal cannot be written: it is closed until the engine ends", "not_kept")

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.core.frame_blocks import FrameBlock
 from tocsin.pipeline.core.slices import (
+    RecordOutcome,
     SliceBuffer,
     SliceBundle,
     SliceConfig,
-    Taken,
 )
 from tocsin.pipeline.runtime.embedded.clock_watch import HostTimes
 from tocsin.pipeline.runtime.embedded.engine_ledger import EngineLedger, NoLedger
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput, TickResult
 from tocsin.pipeline.runtime.embedded.engine_snapshots import EngineSnapshots
 from tocsin.pipeline.runtime.embedded.job_attempts import JobAttempts
-from tocsin.pipeline.runtime.embedded.observers import Onlookers, count_late
+from tocsin.pipeline.runtime.embedded.observers import Observers, count_late
 from tocsin.pipeline.runtime.history import HistoryConfig
 from tocsin.pipeline.runtime.job_failure import JobFailure, failure_of
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
@@ -54,8 +54,8 @@ class EngineConfig:
 
 def played(config: EngineConfig) -> EngineConfig:
     """Return the settings for an engine that is fed by a replay, which may send records of all hosts."""
-    speakers = replace(config.job.speakers, is_played=True)
-    return replace(config, job=replace(config.job, speakers=speakers))
+    rank_filter = replace(config.job.rank_filter, is_played=True)
+    return replace(config, job=replace(config.job, rank_filter=rank_filter))
 
 
 class EmbeddedEngine(EngineSnapshots):
@@ -97,7 +97,7 @@ class EmbeddedEngine(EngineSnapshots):
         self._troubles = TroubleLog(_LOG)
         self.failures: deque[JobFailure] = deque(maxlen=_KEPT_FAILURES)
         self.counters: Counter[str] = Counter()
-        self._onlookers = Onlookers(config.history, self.counters)
+        self._observers = Observers(config.history, self.counters)
         self.taps: list[Callable[[SliceBundle], None]] = []
         self.host_times = HostTimes()
         self.late_by_host: Counter[tuple[JobKey, str]] = Counter()
@@ -105,7 +105,7 @@ class EmbeddedEngine(EngineSnapshots):
         self.ledger: EngineLedger = NoLedger()
         self.is_catching_up = False
 
-    def take(self, data: bytes, now_ns: int | None = None) -> Taken:
+    def take(self, data: bytes, now_ns: int | None = None) -> RecordOutcome:
         """Take one record as it came over the wire.
 
         Args:
@@ -118,7 +118,7 @@ class EmbeddedEngine(EngineSnapshots):
         """
         return self.take_record(decode(data, now_ns=now_ns), data, now_ns)
 
-    def take_record(self, record: Record, data: bytes | None = None, now_ns: int | None = None) -> Taken:
+    def take_record(self, record: Record, data: bytes | None = None, now_ns: int | None = None) -> RecordOutcome:
         """Take one record that is decoded already, such as a replay's.
 
         Args:
@@ -132,7 +132,7 @@ class EmbeddedEngine(EngineSnapshots):
             ModelRefusedError: it announces a model that cannot be used; the old model stays.
         """
         if isinstance(record, Tick):
-            return Taken.OK
+            return RecordOutcome.OK
         if isinstance(record, ModelAnnouncement):
             return self._take_model(record, now_ns)
         with self._lock:
@@ -142,18 +142,18 @@ class EmbeddedEngine(EngineSnapshots):
                 raise ClockAheadError(record.ts_ns - now_ns)
             taken = self._buffer.add(record, data, may_be_ahead=self.is_catching_up)
             self.counters[f"records_{taken.value}"] += 1
-            if taken is not Taken.DUPLICATE:
-                self.host_times.heard(record.host, is_on_time=taken is Taken.OK)
-            if taken is Taken.OK:
+            if taken is not RecordOutcome.DUPLICATE:
+                self.host_times.heard(record.host, is_on_time=taken is RecordOutcome.OK)
+            if taken is RecordOutcome.OK:
                 self.ledger.taken(record, data)
-            if taken is Taken.LATE:
+            if taken is RecordOutcome.LATE:
                 is_named = count_late(self.late_by_host, record.job, record.host, lambda: self._buffer.jobs)
                 self.counters["late_of_unnamed_hosts"] += not is_named
-            if taken is Taken.AHEAD:
+            if taken is RecordOutcome.AHEAD:
                 raise ClockAheadError(record.ts_ns - (self._now_ns or record.ts_ns))
         return taken
 
-    def take_block(self, block: FrameBlock, data: bytes) -> Taken:
+    def take_block(self, block: FrameBlock, data: bytes) -> RecordOutcome:
         """Take metric frames that another process has reduced to a block.
 
         Args:
@@ -165,7 +165,7 @@ class EmbeddedEngine(EngineSnapshots):
             self.counters[f"blocks_{taken.value}"] += 1
             return taken
 
-    def _take_model(self, announcement: ModelAnnouncement, now_ns: int | None) -> Taken:
+    def _take_model(self, announcement: ModelAnnouncement, now_ns: int | None) -> RecordOutcome:
         """Take an announced model, unless somebody else keeps the models."""
         if not self._has_own_models:
             text = f"a model for {announcement.name} among a job's records: models have a topic of their own"
@@ -177,7 +177,7 @@ class EmbeddedEngine(EngineSnapshots):
             is_new = self.models.offer(announcement, self._now_ns or 0)
             if is_new:
                 self.ledger.taken(announcement, None)
-        return Taken.OK if is_new else Taken.DUPLICATE
+        return RecordOutcome.OK if is_new else RecordOutcome.DUPLICATE
 
     def begin(self, tick_ns: int) -> None:
         """Set the time before any record is taken, so that an old record is late and does not begin the time.
@@ -226,7 +226,7 @@ class EmbeddedEngine(EngineSnapshots):
             return
         result.verdicts.extend(left)
         heard = turn if judged.fast is turn.fast else replace(turn, fast=judged.fast)
-        self._onlookers.on_turn(heard, judged.health, self.taps)
+        self._observers.on_turn(heard, judged.health, self.taps)
         result.add(turn.job, judged)
 
     def _fail(
@@ -272,7 +272,7 @@ class EmbeddedEngine(EngineSnapshots):
             self._troubles.exception("verdicts cannot be closed", job=job.job_id)
             lines = []
         self._jobs.pipelines[job] = old.successor()
-        self._onlookers.begin(job)
+        self._observers.begin(job)
         return lines
 
     def begin_anew(self, tick_ns: int, reason: Reason) -> EngineOutput:
@@ -309,7 +309,7 @@ class EmbeddedEngine(EngineSnapshots):
         if pipeline is not None:
             return pipeline
         pipeline = self._jobs.begin(job)
-        self._onlookers.begin(job)
+        self._observers.begin(job)
         _LOG.info("job appeared", extra={"job": job.job_id, "attempt": job.attempt, "cluster": job.cluster})
         if self._on_job is not None:
             self._on_job(job)
@@ -318,7 +318,7 @@ class EmbeddedEngine(EngineSnapshots):
     def _forget(self, known: set[JobKey]) -> None:
         """Forget all attempts but these."""
         self._jobs.forget(known)
-        self._onlookers.forget(known)
+        self._observers.forget(known)
 
     def forget_job(self, job: JobKey) -> None:
         """Forget an attempt and the records held of it, to make room for others."""

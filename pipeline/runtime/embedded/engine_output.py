@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.detect.align import AlignedHealth
-from tocsin.pipeline.job.speakers import RefusedSpeech
+from tocsin.pipeline.job.rank_filter import RefusedRecords
 from tocsin.pipeline.runtime.job_failure import JobFailure
-from tocsin.pipeline.runtime.job_pipeline import TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Anomaly, Verdict
 
@@ -30,7 +30,7 @@ class EngineOutput:
     anomalies: tuple[Anomaly, ...]
     turn_count: int
     failures: tuple[JobFailure, ...] = ()
-    refused: tuple[tuple[JobKey, RefusedSpeech], ...] = ()
+    refused: tuple[tuple[JobKey, RefusedRecords], ...] = ()
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class TickResult:
     health: list[tuple[JobKey, AlignedHealth]] = field(default_factory=list)
     anomalies: list[Anomaly] = field(default_factory=list)
     failures: list[JobFailure] = field(default_factory=list)
-    refused: list[tuple[JobKey, RefusedSpeech]] = field(default_factory=list)
+    refused: list[tuple[JobKey, RefusedRecords]] = field(default_factory=list)
 
-    def add(self, job: JobKey, turn: TurnResult) -> None:
+    def add(self, job: JobKey, turn: BundleResult) -> None:
         """Add the result of one job's turn."""
         self.refused.extend((job, entry) for entry in turn.refused)
         self.verdicts.extend(turn.verdicts)

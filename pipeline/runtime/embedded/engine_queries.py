@@ -9,7 +9,7 @@ from typing import Any
 from tocsin.pipeline.core.slices import SliceBuffer
 from tocsin.pipeline.runtime.embedded.engine_status import expected_hosts, status_of
 from tocsin.pipeline.runtime.embedded.job_attempts import JobAttempts
-from tocsin.pipeline.runtime.embedded.observers import Onlookers
+from tocsin.pipeline.runtime.embedded.observers import Observers
 from tocsin.pipeline.runtime.history import JobHistory
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
@@ -32,7 +32,7 @@ class EngineQueries:
     late_by_host: Counter[tuple[JobKey, str]]
     _buffer: SliceBuffer
     _jobs: JobAttempts
-    _onlookers: Onlookers
+    _observers: Observers
     _lock: threading.Lock
     _now_ns: int | None
 
@@ -78,7 +78,7 @@ class EngineQueries:
 
     def history(self, job: JobKey) -> JobHistory | None:
         """Return the series behind a job's verdicts; None: none are kept."""
-        return self._onlookers.history(job)
+        return self._observers.history(job)
 
     @property
     def watermark_ns(self) -> int | None:

@@ -59,7 +59,7 @@ class EngineSnapshots(EngineQueries):
             self._buffer = SliceBuffer(self._slice_config)
             self._now_ns = None
             self._jobs.clear()
-            self._onlookers.forget(())
+            self._observers.forget(())
             self.late_by_host.clear()
             if self._has_own_models:
                 self.models.load(())
@@ -79,4 +79,4 @@ class EngineSnapshots(EngineQueries):
                 self.models.restore(parts)
             self._jobs.restore(parts)
             for job in self._jobs.pipelines:
-                self._onlookers.begin(job)
+                self._observers.begin(job)

@@ -32,12 +32,12 @@ from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, Serv
 from tocsin.pipeline.runtime.embedded.listener.readers import Answerer, incidents_answerer, jobs_answerer
 from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
-from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, Repeat
+from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, ReplayFunctions
 from tocsin.pipeline.runtime.embedded.service_health import ServiceHealth
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread, describe_dead
-from tocsin.pipeline.runtime.embedded.verdict_output import Scribe
+from tocsin.pipeline.runtime.embedded.verdict_output import VerdictOutput
 from tocsin.pipeline.runtime.job_failure import JobFailure
 from tocsin.pipeline.stores.base import Store
 from tocsin.schemas.errors import StoreError
@@ -142,7 +142,9 @@ class EngineService:
         self.writer = writer or StoreWriter(store)
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
         self.memory = ServiceMemory(config.kept_verdict_count, proposals)
-        self._scribe = Scribe(self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds)
+        self._scribe = VerdictOutput(
+            self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds
+        )
         self.detector_seconds: dict[str, float] = defaultdict(float)
         self.failures: Counter[str] = Counter()
         self.pages: list[str] = []
@@ -224,7 +226,7 @@ class EngineService:
     def _take_up(self, recovery: Recovery) -> None:
         """Restore the state that is kept, and note what of it was lost."""
         now_ns = self.time.now_ns()
-        found = recovery.take_up(now_ns, Repeat(self.tick, self._begin_jobs_anew), self._floors)
+        found = recovery.restore(now_ns, ReplayFunctions(self.tick, self._begin_jobs_anew), self._floors)
         for loss in found.losses:
             self._events.append({"ts_ns": now_ns, "name": loss.value})
         if found.is_restored:
@@ -258,8 +260,8 @@ class EngineService:
             self.recovery.stop()
         self._scribe.finish_minutes()
         self.writer.stop()
-        with self.memory.spoken:
-            self.memory.spoken.notify_all()
+        with self.memory.line_added:
+            self.memory.line_added.notify_all()
         self._control.close()
 
     def _tick_forever(self) -> None:

@@ -35,7 +35,7 @@ from tocsin.pipeline.runtime.embedded.listener.limits import Quota
 from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
 from tocsin.pipeline.runtime.embedded.listener.message_handler import KEPT_MESSAGE_CHARACTERS, MessageHandler
 from tocsin.pipeline.runtime.embedded.listener.peer_limits import Intake
-from tocsin.pipeline.runtime.embedded.listener.readers import ReaderDesk
+from tocsin.pipeline.runtime.embedded.listener.readers import ReaderService
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.schemas.errors import IdentityError
 
@@ -100,7 +100,7 @@ class AgentServer:
         self._looked_seconds = self._forgot_seconds = clock()
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
-        self.readers = ReaderDesk(self._wake)
+        self.readers = ReaderService(self._wake)
         self._messages = MessageHandler(engine, self._intake, self.readers, on_letter, now_ns, clock)
         self._troubles = self._messages.troubles
         self.counters = self._messages.counters

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.identity.principal import Principal
 from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.pipeline.runtime.embedded.listener.connection import Connection
 from tocsin.pipeline.runtime.embedded.listener.peer_limits import Intake
-from tocsin.pipeline.runtime.embedded.listener.readers import ReaderDesk
+from tocsin.pipeline.runtime.embedded.listener.readers import ReaderService
 from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError
 from tocsin.schemas.records import ModelAnnouncement, Tick
 from tocsin.schemas.trouble_log import TroubleLog
@@ -42,7 +42,7 @@ class MessageHandler:
         self,
         engine: EmbeddedEngine,
         intake: Intake,
-        readers: ReaderDesk,
+        readers: ReaderService,
         on_letter: Callable[[str, DeadLetter], None],
         now_ns: Callable[[], int],
         clock: Callable[[], float],
@@ -90,7 +90,7 @@ class MessageHandler:
             if not isinstance(record, ModelAnnouncement | Tick):
                 self._intake.check(principal.share_of(record), record, self._clock())
             taken = self._engine.take_record(record, data, now_ns)
-            if taken is Taken.LATE:
+            if taken is RecordOutcome.LATE:
                 self._on_letter("late", DeadLetter(now_ns, connection.host, "late", "", data))
         except ClockAheadError as error:
             refused = {"index": index, "reason": error.reason, "message": str(error), "ahead_ns": error.ahead_ns}

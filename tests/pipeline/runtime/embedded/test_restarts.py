@@ -15,7 +15,7 @@ from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.rca.evidence.silence import SilenceConfig, silent_hosts
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.records import Event, EventSource, Severity
 from tocsin.schemas.verdicts import VerdictState
@@ -205,7 +205,7 @@ def test_a_record_that_ends_the_engine_twice_is_a_dead_letter_and_the_job_goes_o
     poison = life.job.now_ns + SECOND_NS // 2
     real = JobPipeline.on_turn
 
-    def deadly(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def deadly(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         if any(record.ts_ns == poison for record in turn.fast.records):
             raise KeyboardInterrupt
         return real(self, turn)

@@ -18,7 +18,7 @@ from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread, describe_dead
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.errors import ClockAheadError
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
 from tocsin.schemas.verdicts import Verdict, VerdictState
@@ -32,7 +32,7 @@ def brittle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that raise at an event that the codec accepts, as those of the report did."""
     real = JobPipeline.on_turn
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
         if any(isinstance(record, Event) and record.name == POISON for record in turn.fast.records):
             raise OverflowError("int too large to convert to float")
