@@ -11,7 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from tests.collectors.peer import wait_until
 from tocsin.cli.cluster.broker import Broker
-from tocsin.pipeline.kafka.topics import Wish, apply
+from tocsin.pipeline.kafka.topics import WantedTopics, apply
 from tocsin.schemas.kafka.settings import kafka_settings
 from tocsin.schemas.kafka.topics import INPUTS, topic_name
 from tocsin.schemas.records import Record
@@ -20,7 +20,7 @@ from tocsin.schemas.wire.codec import decode
 
 def make_topics(broker: Broker, prefix: str, partition_count: int = 1) -> None:
     """All topics of one prefix; inputs are kept for good."""
-    apply(kafka_settings(broker.address), Wish(prefix, partition_count, keep_seconds=0))
+    apply(kafka_settings(broker.address), WantedTopics(prefix, partition_count, keep_seconds=0))
 
 
 def read_until(

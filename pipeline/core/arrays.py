@@ -80,14 +80,14 @@ def dump_state(outer: Mapping[str, Any]) -> bytes:
     while True:
         arrays: list[NDArray[Any]] = []
         text = json.dumps(
-            {**outer, "key": key}, sort_keys=True, separators=(",", ":"), default=_shelf(arrays, key)
+            {**outer, "key": key}, sort_keys=True, separators=(",", ":"), default=_array_collector(arrays, key)
         ).encode()
         if text.count(f'{{"{key}":'.encode()) == len(arrays):
             return b"".join((text, _END, *(one.data for one in arrays))) if arrays else text
         key += _KEY
 
 
-def _shelf(arrays: list[NDArray[Any]], key: str) -> Any:
+def _array_collector(arrays: list[NDArray[Any]], key: str) -> Any:
     """Return a function that appends an array to ``arrays`` and returns its placeholder, for ``json.dumps``."""
     first = 0
 
@@ -97,9 +97,9 @@ def _shelf(arrays: list[NDArray[Any]], key: str) -> Any:
             raise TypeError(f"{type(value).__name__} in a state")
         plain = np.ascontiguousarray(value)
         arrays.append(plain)
-        told = [plain.dtype.str, first, plain.size]
+        entry = [plain.dtype.str, first, plain.size]
         first += plain.nbytes
-        return {key: told}
+        return {key: entry}
 
     return put
 

@@ -55,11 +55,11 @@ _KIND_ORDER: dict[type, int] = {
     FrameBlock: 8,
 }
 Held = JobRecord | FrameBlock
-_LITTLE_BYTES = 1 << 20
+_SMALL_HOST_BYTES = 1 << 20
 """Bytes of waiting records that each host may hold even when the total bound is reached."""
 
 
-class Taken(StrEnum):
+class RecordOutcome(StrEnum):
     """Result of adding a record to the buffer: accepted, or why it was refused."""
 
     OK = "ok"
@@ -169,7 +169,7 @@ class SliceBuffer:
             return metric_slice_ns(record.tick_ns, self._config.metric_slice_ns)
         return self._config.fast_slice_ns
 
-    def add(self, record: Held, data: bytes | None = None, *, may_be_ahead: bool = False) -> Taken:
+    def add(self, record: Held, data: bytes | None = None, *, may_be_ahead: bool = False) -> RecordOutcome:
         """Add one record and return whether it was accepted, or why not.
 
         Args:
@@ -186,9 +186,9 @@ class SliceBuffer:
             raise FieldError("frame.tick_ns", record.tick_ns, f"at most {self._config.max_slice_ns // 5}")
         if self._tick_ns is not None:
             if record.ts_ns > self._tick_ns + self._config.max_ahead_ns and not may_be_ahead:
-                return Taken.AHEAD
+                return RecordOutcome.AHEAD
             if end_ns <= self._tick_ns - self._config.lateness_ns:
-                return Taken.LATE
+                return RecordOutcome.LATE
         buffer = self._jobs.get(record.job)
         if buffer is None:
             fast_ns = self._config.fast_slice_ns
@@ -207,17 +207,17 @@ class SliceBuffer:
         else:
             held = buffer.fast.setdefault(end_ns, {})
         if key in held:
-            return Taken.DUPLICATE
+            return RecordOutcome.DUPLICATE
         self._hold(buffer, record, len(key))
         held[key] = record
-        return Taken.OK
+        return RecordOutcome.OK
 
     def _hold(self, buffer: _JobBuffer, record: Held, size: int) -> None:
         """Add a record's size to the byte counts, or raise ``TooManyError`` when a bound would be exceeded."""
         if isinstance(record, FrameBlock):
             return
         config, of_host = self._config, buffer.held_bytes[record.host] + size
-        is_full = self._held_bytes + size > config.held_bytes and of_host > _LITTLE_BYTES
+        is_full = self._held_bytes + size > config.held_bytes and of_host > _SMALL_HOST_BYTES
         if of_host > config.host_held_bytes or is_full:
             who = f"of host {record.host[:80]!r} in job {record.job.job_id[:80]!r} are held"
             raise TooManyError("bytes_held", who, config.host_held_bytes)
@@ -263,10 +263,10 @@ class SliceBuffer:
             return []
         self._tick_ns = tick_ns
         watermark = tick_ns - self._config.lateness_ns
-        turns: list[SliceBundle] = []
+        bundles: list[SliceBundle] = []
         for job, buffer in list(self._jobs.items()):
             try:
-                turns.extend(self._turns_of(job, buffer, watermark))
+                bundles.extend(self._bundles_of(job, buffer, watermark))
             except Exception as error:  # supervising: one job's records must not stop the others
                 if on_failure is None:
                     raise
@@ -276,21 +276,21 @@ class SliceBuffer:
                 continue
             if watermark - buffer.last_ts_ns > self._config.forget_job_after_ns:
                 self._drop_job(job)
-        turns.sort(key=lambda turn: (turn.end_ns, turn.job))
-        return turns
+        bundles.sort(key=lambda bundle: (bundle.end_ns, bundle.job))
+        return bundles
 
-    def _turns_of(self, job: JobKey, buffer: _JobBuffer, watermark: int) -> list[SliceBundle]:
+    def _bundles_of(self, job: JobKey, buffer: _JobBuffer, watermark: int) -> list[SliceBundle]:
         """Return one job's bundles up to the watermark, and remove their records from the buffer."""
-        turns = []
+        bundles = []
         step = self._config.fast_slice_ns
         while buffer.next_end_ns <= watermark:
             end = buffer.next_end_ns
             fast = Slice(job, end - step, end, _records(_canonical(self._release(buffer, buffer.fast.pop(end, {})))))
             ending = sorted(key for key in buffer.metrics if key[0] <= end)
             metrics = tuple(_metric_slice(job, key, self._release(buffer, buffer.metrics.pop(key))) for key in ending)
-            turns.append(SliceBundle(job, end, fast, metrics))
+            bundles.append(SliceBundle(job, end, fast, metrics))
             buffer.next_end_ns = end + step
-        return turns
+        return bundles
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as named parts: one for the time and one for each job."""

@@ -34,7 +34,7 @@ class SignatureConfig:
     signing_key: str = ""
 
 
-class _Speaker(NamedTuple):
+class _KnownSigner(NamedTuple):
     """A known signer: its credential, the signature checker and the principal."""
 
     credential: Credential
@@ -54,7 +54,7 @@ class SignedRecords:
         """
         self._store = store
         self._allow_player = allow_player
-        self._speakers: dict[bytes, _Speaker] = {}
+        self._signers: dict[bytes, _KnownSigner] = {}
 
     @classmethod
     def of_config(cls, config: SignatureConfig) -> SignedRecords | None:
@@ -70,7 +70,7 @@ class SignedRecords:
     def refresh(self) -> None:
         """Reload the credentials file if it changed."""
         if self._store.refresh():
-            self._speakers.clear()
+            self._signers.clear()
 
     def check(self, record: Record, data: bytes) -> int:
         """Check that a record is signed by someone who may send it; ticks need no signature.
@@ -91,21 +91,19 @@ class SignedRecords:
         found = signature_of(data)
         if found is None:
             raise IdentityError(IdentityRefusal.UNSIGNED, "the record has no signature, and this engine asks for one")
-        speaker = self._speakers.get(found.key_id) or self._learn(found.key_id)
-        if not speaker.signer.is_mine(data, found):
-            key_id = speaker.credential.key_id
+        known = self._signers.get(found.key_id) or self._learn(found.key_id)
+        if not known.signer.is_mine(data, found):
+            key_id = known.credential.key_id
             text = f"the signature was not made with the key {key_id}, or the record was changed"
             raise IdentityError(IdentityRefusal.BAD_SIGNATURE, text)
         # A stamp of before a revocation is late; of a model the time counts from which on it is used, which lies ahead.
         at_ns = record.effective_ns if isinstance(record, ModelAnnouncement) else record.ts_ns
-        if not speaker.credential.is_valid(at_ns):
-            raise IdentityError(
-                IdentityRefusal.KEY_REVOKED, f"{speaker.credential.key_id} was revoked before the record"
-            )
-        speaker.principal.check(record)
+        if not known.credential.is_valid(at_ns):
+            raise IdentityError(IdentityRefusal.KEY_REVOKED, f"{known.credential.key_id} was revoked before the record")
+        known.principal.check(record)
         return found.start_byte_count
 
-    def _learn(self, raw: bytes) -> _Speaker:
+    def _learn(self, raw: bytes) -> _KnownSigner:
         """Look up a key id, remember its signer for later records, and return it.
 
         Raise ``IdentityError`` if it is refused.
@@ -119,5 +117,5 @@ class SignedRecords:
         if credential.name == ANY_NAME and credential.role is Role.AGENT:
             raise IdentityError(IdentityRefusal.NOT_LOCAL, f"key {key_id} counts on the engine's own machine only")
         principal = Principal(credential.name, credential.role, BY_SIGNATURE, credential)
-        found = self._speakers[raw] = _Speaker(credential, Signer(credential), principal)
+        found = self._signers[raw] = _KnownSigner(credential, Signer(credential), principal)
         return found

@@ -20,7 +20,7 @@ _KEPT_MACHINES_COUNT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class RelapseConfig:
+class FlappingConfig:
     """Settings of flapping detection.
 
     Attributes:
@@ -36,10 +36,10 @@ class RelapseConfig:
     most_gone_ns: int = 300 * NS_PER_SECOND
 
 
-class Relapses:
+class FlappingTracker:
     """Past spells of one job's faults, by fault and suspects."""
 
-    def __init__(self, config: RelapseConfig) -> None:
+    def __init__(self, config: FlappingConfig) -> None:
         """Start without spells."""
         self._config = config
         self._spells: dict[str, list[list[int]]] = {}
@@ -52,7 +52,7 @@ class Relapses:
         while len(self._spells) > _KEPT_MACHINES_COUNT:
             del self._spells[next(iter(self._spells))]
 
-    def comes_again(self, fault: FaultKind, suspects: Sequence[Suspect], now_ns: int) -> bool:
+    def is_flapping(self, fault: FaultKind, suspects: Sequence[Suspect], now_ns: int) -> bool:
         """Return whether the fault of these suspects is flapping: it had enough spells recently."""
         return len(self._recent(fault, suspects, now_ns)) >= self._config.spell_count
 

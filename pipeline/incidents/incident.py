@@ -13,8 +13,8 @@ from tocsin.pipeline.core.operator import shallow
 from tocsin.pipeline.job.witnesses import (
     HARD,
     NEEDS_FOLLOWERS,
-    joined,
-    others_of,
+    harmed_hosts,
+    merged_witnesses,
 )
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.causes import CAUSES
@@ -51,7 +51,7 @@ _SAME_ONSET_NS = 30 * NS_PER_SECOND
 """Maximum distance of two onsets of one slowdown."""
 _SAME_MOMENT_NS = 2 * NS_PER_SECOND
 """Delay after opening up to which a standstill of the suspect belongs to the same incident."""
-_ONE_STORY_NS = 10 * NS_PER_SECOND
+_IMPACT_DELAY_NS = 10 * NS_PER_SECOND
 """Maximum delay between a harmless deviation and the impact it causes.
 
 A GPU that heats up lowers its clocks within seconds. An impact that begins a minute later is another incident.
@@ -102,14 +102,14 @@ class Incident:
             self.spell_ns = now_ns
         self.held_ns = now_ns
 
-    def hear(self, finding: Finding) -> Finding:
+    def merge_witnesses(self, finding: Finding) -> Finding:
         """Merge the finding's witnesses into the verdict, and return the finding with all witnesses so far.
 
         A finding with other suspects is returned unchanged.
         """
         if not same_suspects(finding, self.verdict):
             return finding
-        witnesses = joined(self.verdict.witnesses, finding.witnesses, finding.accused)
+        witnesses = merged_witnesses(self.verdict.witnesses, finding.witnesses, finding.accused)
         if witnesses != self.verdict.witnesses:
             self.verdict = replace(self.verdict, witnesses=witnesses)
         return replace(finding, witnesses=witnesses) if witnesses != finding.witnesses else finding
@@ -121,8 +121,8 @@ class Incident:
         only one seen for ``settle_ns``; a hardware event or a certain finding replaces it at once.
         """
         named = self.verdict.cause
-        told = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
-        if finding.cause in (named, "unknown") or named == "unknown" or told or finding.certain:
+        is_event = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
+        if finding.cause in (named, "unknown") or named == "unknown" or is_event or finding.certain:
             self.other_cause = ""
             return named if finding.cause == "unknown" else finding.cause
         if finding.cause != self.other_cause:
@@ -133,7 +133,7 @@ class Incident:
 def same_fault(incident: Incident, finding: Finding) -> bool:
     """Return whether a finding belongs to the incident rather than to a new one."""
     verdict = incident.verdict
-    if is_smaller(verdict, finding) and finding.onset_ns > incident.opened_ns + _ONE_STORY_NS:
+    if lacks_impact(verdict, finding) and finding.onset_ns > incident.opened_ns + _IMPACT_DELAY_NS:
         return False  # what hurts began after that was said
     if _stopped_later(incident, finding):
         return False
@@ -162,8 +162,8 @@ def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:
     shared = components(verdict.suspects) & components(finding.suspects)
     if not shared or finding.machine_count > 1:
         return bool(shared)
-    told, new = ({rank for one in named.suspects for rank in one.ranks} for named in (verdict, finding))
-    return not told or not new or bool(told & new)
+    known, new = ({rank for one in named.suspects for rank in one.ranks} for named in (verdict, finding))
+    return not known or not new or bool(known & new)
 
 
 def _stopped_later(incident: Incident, finding: Finding) -> bool:
@@ -202,7 +202,7 @@ def _ends_itself(finding: Finding) -> bool:
     return finding.fault in STANDSTILL and (not finding.suspects or finding.is_wordless)
 
 
-def is_smaller(one: Finding | Verdict, other: Finding | Verdict) -> bool:
+def lacks_impact(one: Finding | Verdict, other: Finding | Verdict) -> bool:
     """Return whether ``one`` is a degradation without impact while ``other`` is a fault with impact.
 
     A fault with impact never turns into a degradation: it persists, or it is over.
@@ -215,13 +215,13 @@ def same_suspects(finding: Finding, verdict: Verdict) -> bool:
     return components(finding.suspects) == components(verdict.suspects)
 
 
-def tells_of_some(finding: Finding, verdict: Verdict) -> bool:
+def names_fewer_machines(finding: Finding, verdict: Verdict) -> bool:
     """Return whether a finding names only some of the machines of a confirmed slowdown, which is then not over."""
     confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
     return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)
 
 
-def retells(finding: Finding, verdict: Verdict) -> bool:
+def is_weaker_repeat(finding: Finding, verdict: Verdict) -> bool:
     """Return whether a finding only repeats, with less certainty, a confirmed standstill that called for a hard action.
 
     The verdict is not weakened by it: a GPU that fell off the bus stays gone, however its processes end.
@@ -235,7 +235,7 @@ def retells(finding: Finding, verdict: Verdict) -> bool:
     )
 
 
-def placed(finding: Finding, live: Sequence[Verdict]) -> Finding:
+def with_known_host(finding: Finding, live: Sequence[Verdict]) -> Finding:
     """Return the finding with its rank suspects replaced by the host that a live verdict already names for these ranks.
 
     Other findings are returned unchanged.
@@ -263,7 +263,7 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
     verdict = incident.verdict
     if same_suspects(finding, verdict):
         weaker = incident.certain and not finding.certain
-        return not weaker and not is_smaller(finding, verdict)
+        return not weaker and not lacks_impact(finding, verdict)
     if not finding.suspects:
         # The first death was named, then everybody died of their own: somebody ended the whole job.
         return finding.reason is Reason.PROGRAM_ERROR_EVERYWHERE and verdict.fault is FaultKind.FAIL_STOP
@@ -285,10 +285,10 @@ def is_hard(verdict: Verdict) -> bool:
 
 def is_by_silence(verdict: Verdict) -> bool:
     """Return whether a verdict calls a machine dead because nothing was received from it."""
-    told = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
+    reasons = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
     return (
         verdict.fault in STANDSTILL
-        and verdict.reason in told
+        and verdict.reason in reasons
         and any(evidence.detector == "silence" for evidence in verdict.evidence)
     )
 
@@ -304,7 +304,7 @@ def is_spell(verdict: Verdict) -> bool:
     return verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects)
 
 
-def throttles(told: Verdict | Finding) -> bool:
+def throttles(report: Verdict | Finding) -> bool:
     """Return whether verdict or finding reports lower clocks or power of GPUs that are as busy as their peers.
 
     A less busy GPU is excluded: a host that saves, logs, evaluates or waits for data is repeatedly slow and healthy.
@@ -313,9 +313,9 @@ def throttles(told: Verdict | Finding) -> bool:
         evidence.metric in _RESTING
         and evidence.suspect_value is not None
         and evidence.suspect_value < _RESTING_RATIO * (evidence.peer_value or 0.0)
-        for evidence in told.evidence
+        for evidence in report.evidence
     )
-    return told.cause in _THROTTLING and bool(told.suspects) and not rests
+    return report.cause in _THROTTLING and bool(report.suspects) and not rests
 
 
 def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionKind, tuple[Evidence, ...]]:
@@ -332,15 +332,15 @@ def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionK
     Returns:
         The action, and the evidence, extended by an explanation where witnesses were too few for a hard action.
     """
-    action, evidence = _wished_action(finding, confirmed=confirmed, hard=hard), finding.evidence
+    action, evidence = _full_action(finding, confirmed=confirmed, hard=hard), finding.evidence
     if action in HARD and not finding.has_witnesses:
         evidence = (*evidence, _too_few(finding, action))
-        action = _milder(finding)
+        action = _milder_action(finding)
     is_alone = action in NEEDS_FOLLOWERS and finding.is_lone
     return (ActionKind.NOTIFY if is_alone else action), evidence
 
 
-def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple[Evidence, ...]]:
+def repeated_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple[Evidence, ...]]:
     """Return action and evidence for a repeated finding: the verdict's action, or the hard one once witnesses suffice.
 
     Args:
@@ -353,20 +353,20 @@ def retold_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tuple
     return CAUSES[verdict.cause].action, evidence
 
 
-def _too_few(finding: Finding, wished: ActionKind) -> Evidence:
+def _too_few(finding: Finding, wanted: ActionKind) -> Evidence:
     """Return evidence that explains why witnesses are too few to take a machine away."""
     accused = finding.accused
-    others = sorted(others_of(finding.witnesses, accused))
+    others = sorted(harmed_hosts(finding.witnesses, accused))
     who = f"of all others only {', '.join(others)}" if others else f"nobody but {', '.join(accused[:_NAMED_COUNT])}"
-    text = f"{who} saw it: not enough to {wished.value} a machine"
+    text = f"{who} saw it: not enough to {wanted.value} a machine"
     if len(others) > 1 and finding.fault is FaultKind.FAIL_SLOW:
-        text = f"it is slower than {', '.join(others)}, and no event tells more: not enough to {wished.value} a machine"
+        text = f"it is slower than {', '.join(others)}, and no event tells more: not enough to {wanted.value} a machine"
     elif len(others) > 1:
-        text = f"only the program's own words tell it: not enough to {wished.value} a machine"
+        text = f"only the program's own words tell it: not enough to {wanted.value} a machine"
     return Evidence(DECIDER, Reason.ONE_WITNESS.value, 0.0, finding.onset_ns, finding.onset_ns, text)
 
 
-def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
+def _full_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind:
     """Return the action of ``action_of`` without regard to witnesses."""
     if finding.fault is FaultKind.DEGRADED:
         return ActionKind.NONE
@@ -386,10 +386,10 @@ def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKi
     return action
 
 
-def _milder(finding: Finding) -> ActionKind:
+def _milder_action(finding: Finding) -> ActionKind:
     """Return the action in place of a withheld hard one: restart a job that stopped, otherwise probe the suspect."""
     stopped = finding.certain or finding.reason is Reason.SILENT_AND_PEERS_STALLED
-    followed = stopped or bool(others_of(finding.witnesses, finding.accused))
+    followed = stopped or bool(harmed_hosts(finding.witnesses, finding.accused))
     if finding.fault in STANDSTILL and followed and not finding.is_lone:
         return ActionKind.RESTART
     return ActionKind.PROBE

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
-from tocsin.pipeline.incidents.flapping import RelapseConfig, Relapses
+from tocsin.pipeline.incidents.flapping import FlappingConfig, FlappingTracker
 from tocsin.pipeline.incidents.incident import (
     SLOWER,
     STANDSTILL,
@@ -22,15 +22,15 @@ from tocsin.pipeline.incidents.incident import (
     is_by_silence,
     is_hard,
     is_slow_still,
-    is_smaller,
     is_spell,
-    placed,
-    retells,
-    retold_action,
+    is_weaker_repeat,
+    lacks_impact,
+    names_fewer_machines,
+    repeated_action,
     same_fault,
     same_suspects,
-    tells_of_some,
     throttles,
+    with_known_host,
 )
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
@@ -71,7 +71,7 @@ class DecideConfig:
     hard_ns: Mapping[FaultKind, int] = field(default_factory=lambda: {FaultKind.FAIL_SLOW: 45 * NS_PER_SECOND})
     settle_ns: int = 20 * NS_PER_SECOND
     gone_ns: int = 5 * NS_PER_SECOND
-    relapses: RelapseConfig = field(default_factory=RelapseConfig)
+    relapses: FlappingConfig = field(default_factory=FlappingConfig)
     fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND
 
@@ -86,7 +86,7 @@ class Decide:
         self._incidents: list[Incident] = []
         self._closed: dict[str, list[int]] = {}
         """id -> [last update, newest evidence, accused somebody, was confirmed]: an id never starts anew."""
-        self._relapses = Relapses(config.relapses)
+        self._relapses = FlappingTracker(config.relapses)
 
     @property
     def live(self) -> tuple[Verdict, ...]:
@@ -96,7 +96,7 @@ class Decide:
     def on_findings(self, now_ns: int, findings: Sequence[Finding]) -> list[Verdict]:
         """Take what holds at ``now_ns``; return the verdict lines that this changes."""
         lines: list[Verdict] = []
-        findings = [placed(finding, self.live) for finding in findings]
+        findings = [with_known_host(finding, self.live) for finding in findings]
         named = {
             suspect.component
             for finding in findings
@@ -233,7 +233,7 @@ class Decide:
         return [verdict]
 
     def _hold(self, incident: Incident, finding: Finding, now_ns: int) -> list[Verdict]:
-        finding = incident.hear(finding)
+        finding = incident.merge_witnesses(finding)
         verdict = incident.verdict
         alike = finding.fault is verdict.fault or {finding.fault, verdict.fault} <= set(STANDSTILL)
         if same_suspects(finding, verdict) and alike:
@@ -243,8 +243,8 @@ class Decide:
             speaks = verdict.state is VerdictState.OPEN and verdict.reason == Reason.SILENT_AND_PEERS_STALLED.value
             same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
             stands = not finding.suspects and (same_standstill or is_slow_still(finding, incident))
-            over = is_smaller(finding, verdict) and finding.is_harmless
-            same = (same_suspects(finding, verdict) and not over) or tells_of_some(finding, verdict)
+            over = lacks_impact(finding, verdict) and finding.is_harmless
+            same = (same_suspects(finding, verdict) and not over) or names_fewer_machines(finding, verdict)
             if same or stands:
                 incident.hold(now_ns, self._config.gone_ns)
                 if (
@@ -254,12 +254,12 @@ class Decide:
             return []
         moved = not same_suspects(finding, verdict)
         changed = moved or (finding.cause, finding.fault) != (verdict.cause, verdict.fault)
-        if moved or is_smaller(verdict, finding):  # that it hurts is another thing than that it differs
+        if moved or lacks_impact(verdict, finding):  # that it hurts is another thing than that it differs
             incident.opened_ns = now_ns
             incident.was_confirmed = False
         elif verdict.state is VerdictState.CONFIRMED:
             incident.was_confirmed = True
-        retold = not moved and retells(finding, verdict)
+        retold = not moved and is_weaker_repeat(finding, verdict)
         if retold and changed:
             new = [evidence for evidence in finding.evidence if evidence not in verdict.evidence]
             finding = replace(finding, evidence=(*verdict.evidence, *new)[:_SHOWN_EVIDENCE_COUNT])
@@ -271,7 +271,7 @@ class Decide:
         confirm = confirmed or self._lasted(incident, finding)
         hard = finding.certain or self._lasted_for_hard(incident, finding)
         if retold:
-            action, evidence = retold_action(finding, verdict)
+            action, evidence = repeated_action(finding, verdict)
         else:
             action, evidence = action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
@@ -302,7 +302,7 @@ class Decide:
         if finding.tentative and not finding.is_brief:
             return False
         throttled = finding.fault is FaultKind.FAIL_SLOW and throttles(finding)
-        if throttled and self._relapses.comes_again(finding.fault, finding.suspects, incident.opened_ns):
+        if throttled and self._relapses.is_flapping(finding.fault, finding.suspects, incident.opened_ns):
             return True
         return not finding.tentative and incident.seen_ns - incident.opened_ns >= self._config.confirm_ns[finding.fault]
 

@@ -41,7 +41,7 @@ _WHOLE_JOB = -1
 
 
 @dataclass(slots=True)
-class _Lone:
+class _SinglePhase:
     """Newest phase of a rank that few others share.
 
     Attributes:
@@ -71,7 +71,7 @@ class Announced:
     open: dict[int, list[list[Any]]] = field(default_factory=dict)
     shared: set[int] = field(default_factory=set)
     spans: list[list[int]] = field(default_factory=list)
-    lone: dict[int, _Lone] = field(default_factory=dict)
+    lone: dict[int, _SinglePhase] = field(default_factory=dict)
     step_ends_ns: list[int] = field(default_factory=list)
     longest_ns: int = 0
     _all: list[list[int]] | None = None
@@ -113,19 +113,19 @@ class Announced:
             self.shared.update(self.open)
         known = self.lone.get(rank)
         if known is None:
-            self.lone[rank] = _Lone(ts_ns)
+            self.lone[rank] = _SinglePhase(ts_ns)
         elif known.end_ns and ts_ns - known.end_ns > _CHAIN_NS:
-            self.lone[rank] = _Lone(ts_ns, 0, self._idle_count(known))
+            self.lone[rank] = _SinglePhase(ts_ns, 0, self._idle_count(known))
         else:
             known.end_ns = 0
 
-    def _idle_count(self, phase: _Lone) -> int:
+    def _idle_count(self, phase: _SinglePhase) -> int:
         """Return how many consecutive phases of a rank nobody waited for, including this ended one."""
         if self._goes_on(phase):
             return phase.idle_count + 1
         return 0 if phase.end_ns - phase.begin_ns > 2 * _CLOCK_NS else phase.idle_count
 
-    def _goes_on(self, phase: _Lone) -> bool:
+    def _goes_on(self, phase: _SinglePhase) -> bool:
         """Return whether other ranks made steps in the middle of a phase, so that they do not wait for it."""
         index = bisect_left(self.step_ends_ns, phase.begin_ns + _CLOCK_NS)
         if index == len(self.step_ends_ns):
@@ -230,7 +230,7 @@ class Announced:
             self.open[rank].append([name, begin_ns])
         self.shared = set(state["shared"])
         self.spans = [list(span) for span in state["spans"]]
-        self.lone = {rank: _Lone(*numbers) for rank, *numbers in state["lone"]}
+        self.lone = {rank: _SinglePhase(*numbers) for rank, *numbers in state["lone"]}
         self.step_ends_ns = list(state["step_ends_ns"])
         self.longest_ns = state["longest_ns"]
 

@@ -49,7 +49,7 @@ class GroupBook:
         """Host -> names of the groups counted for it, least recently announced first."""
         self._members: Counter[str] = Counter()
         """Host -> number of members of its groups together."""
-        self._gone: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
         """Host -> number of its groups dropped because of its bounds, since ``take_gone`` was last called."""
         self._votes: dict[str, dict[str, CommGroup]] = {}
         """Name of a disputed group -> host -> the version that this host announced last."""
@@ -60,13 +60,13 @@ class GroupBook:
             self.groups.update({group.comm_id: group for group in record.groups})
             return
         for group in record.groups:
-            if not self._is_heard(record.host, group):
+            if not self._is_accepted(record.host, group):
                 continue
             self._own(record.host, group)
             self.groups[group.comm_id] = group
             self._bound(record.host, self._bounds)
 
-    def _is_heard(self, host: str, group: CommGroup) -> bool:
+    def _is_accepted(self, host: str, group: CommGroup) -> bool:
         """Return whether a host's version of a group is accepted.
 
         Nobody disagrees, or more hosts announce it than the known one.
@@ -87,8 +87,8 @@ class GroupBook:
 
     def take_gone(self) -> Sequence[tuple[str, int]]:
         """Return (host, number of its groups dropped because of its bounds) since the last call."""
-        gone, self._gone = sorted(self._gone.items()), Counter()
-        return gone
+        dropped, self._dropped = sorted(self._dropped.items()), Counter()
+        return dropped
 
     def _own(self, host: str, group: CommGroup) -> None:
         """Count a group for a host, unless two hosts count it already.
@@ -126,7 +126,7 @@ class GroupBook:
         while len(owned) > bounds.group_count or self._members[host] > bounds.member_count:
             name = next(iter(owned))
             self._disown(host, self.groups[name])
-            self._gone[host] += 1
+            self._dropped[host] += 1
             if name not in self._owners:
                 del self.groups[name]
                 self._votes.pop(name, None)
@@ -150,7 +150,7 @@ class GroupBook:
         }
         self._votes = {name: _ballot_from(name, ballot) for name, ballot in state["group_votes"]}
         names = list(self.groups)
-        self._owners, self._owned, self._members, self._gone = {}, {}, Counter(), Counter()
+        self._owners, self._owned, self._members, self._dropped = {}, {}, Counter(), Counter()
         for host, numbers in state["group_owners"]:
             self._owned[host] = OrderedDict.fromkeys(names[number] for number in numbers)
             for name in self._owned[host]:

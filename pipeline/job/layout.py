@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_TOLD_RATIO = 0.5
+_KNOWN_RATIO = 0.5
 """Fraction of the hosts whose ranks must be known; fewer do not prove a layout in blocks."""
 
 
-def block_layout(told: Mapping[int, str], host_count: int, world_size: int) -> tuple[int, dict[int, str]]:
+def block_layout(known_hosts: Mapping[int, str], host_count: int, world_size: int) -> tuple[int, dict[int, str]]:
     """Return the number of ranks per host, and the host of each block of that many consecutive ranks.
 
     Launchers number ranks host by host. The host of one rank is taken as the host of its whole block only where no
     block has two hosts and no host has two blocks.
 
     Args:
-        told: rank -> host, for the ranks whose host is known.
+        known_hosts: rank -> host, for the ranks whose host is known.
         host_count: number of hosts that report.
         world_size: number of ranks of the job.
 
@@ -27,8 +27,8 @@ def block_layout(told: Mapping[int, str], host_count: int, world_size: int) -> t
         return none
     size = world_size // host_count
     of_block: dict[int, str] = {}
-    for rank, host in told.items():
+    for rank, host in known_hosts.items():
         if of_block.setdefault(rank // size, host) != host:
             return none
     is_one_to_one = len(set(of_block.values())) == len(of_block)
-    return (size, of_block) if is_one_to_one and len(of_block) >= _TOLD_RATIO * host_count else none
+    return (size, of_block) if is_one_to_one and len(of_block) >= _KNOWN_RATIO * host_count else none

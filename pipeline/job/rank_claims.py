@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tocsin.pipeline.job.rank_holders import (
     Claim,
     Holders,
-    SpeakersConfig,
+    RankFilterConfig,
     same_host,
 )
 from tocsin.schemas import events
@@ -36,7 +36,7 @@ def settle(
     holders: Holders,
     records: Sequence[JobRecord],
     now_ns: int,
-    config: SpeakersConfig,
+    config: RankFilterConfig,
     is_at_work: Callable[[int], bool] = lambda _rank: False,
 ) -> list[Topology]:
     """Update open claims from a slice's records, and move the ranks whose claims can now be granted.
@@ -54,7 +54,7 @@ def settle(
     for rank in [rank for rank, ts_ns in holders.contested.items() if now_ns - ts_ns > config.contest_ns]:
         del holders.contested[rank]
     if holders.former:
-        _take_back(holders, records)
+        _return_ranks(holders, records)
     if not records:
         return []
     job = records[0].job
@@ -62,7 +62,7 @@ def settle(
     if not holders.claims:
         holders.anew_ns.clear()
         return [_announced(job, place, now_ns) for place in moved]
-    _hear(holders, records, config)
+    _update_claims(holders, records, config)
     carrying = sum(map(bool, holders.ranks_of.values()))
     begun_ns = sorted(ns for host, ns in holders.anew_ns.items() if holders.ranks_of.get(host))
     granted = [_announced(job, place, now_ns) for place in moved]
@@ -120,7 +120,7 @@ def _announced(job: JobKey, place: RankPlace, now_ns: int) -> Topology:
     return Topology(job, place.host, now_ns - 1, (place,))
 
 
-def _is_silent(claim: Claim, now_ns: int, config: SpeakersConfig) -> bool:
+def _is_silent(claim: Claim, now_ns: int, config: RankFilterConfig) -> bool:
     """Return whether the holder has not named the rank for long enough to grant the claim."""
     is_mute = now_ns - claim.holder_ns >= config.silent_ns
     patience_ns = config.silent_ns if claim.has_ended or is_mute else config.forgotten_ns
@@ -136,7 +136,7 @@ def _move(holders: Holders, rank: int, claim: Claim, job: JobKey) -> Topology:
     return Topology(job, claim.place.host, claim.since_ns, (claim.place,))
 
 
-def _take_back(holders: Holders, records: Sequence[JobRecord]) -> None:
+def _return_ranks(holders: Holders, records: Sequence[JobRecord]) -> None:
     """Return ranks that were moved because of silence to their former host, if it sends steps of them again."""
     for record in records:
         if not isinstance(record, StepBatch):
@@ -146,7 +146,7 @@ def _take_back(holders: Holders, records: Sequence[JobRecord]) -> None:
                 holders.give(rank, holders.former.pop(rank))
 
 
-def _hear(holders: Holders, records: Sequence[JobRecord], config: SpeakersConfig) -> None:
+def _update_claims(holders: Holders, records: Sequence[JobRecord], config: RankFilterConfig) -> None:
     """Update each open claim by the holder's records, and drop claims on ranks that are alive at their holder."""
     by_holder: dict[str, list[Claim]] = {}
     for rank, claim in holders.claims.items():
@@ -157,7 +157,7 @@ def _hear(holders: Holders, records: Sequence[JobRecord], config: SpeakersConfig
             rank = claim.place.rank
             if isinstance(record, Event) and record.rank == rank and record.name in ENDS:
                 claim.has_ended = True
-            elif _lives(record, rank, holders.ended_ns.get(rank, 0)):
+            elif _shows_life(record, rank, holders.ended_ns.get(rank, 0)):
                 claim.has_ended = False
                 claim.heard_ns = max(claim.heard_ns, record.ts_ns)
         began_ns = _began_ns(record)
@@ -168,7 +168,7 @@ def _hear(holders: Holders, records: Sequence[JobRecord], config: SpeakersConfig
             del holders.claims[rank]  # it lives where it was: whoever claims it says so again
 
 
-def _lives(record: JobRecord, rank: int, ended_ns: int) -> bool:
+def _shows_life(record: JobRecord, rank: int, ended_ns: int) -> bool:
     """Return whether a holder's record shows that a rank is alive.
 
     After its end only a new step or a hello shows it.

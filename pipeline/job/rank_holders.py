@@ -26,7 +26,7 @@ def same_host(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeakersConfig:
+class RankFilterConfig:
     """Settings for deciding which host may send records of a rank.
 
     Attributes:
@@ -40,7 +40,7 @@ class SpeakersConfig:
         alive_ns: a claim is dropped when its holder names the rank this long after it. Clocks differ by less.
         claim_ns: a claim that was not repeated for this long is dropped.
         contest_ns: a rank stays contested until the second claim was not repeated for this long.
-        most_letters_count: maximum number of dead letters per slice.
+        max_refusal_count: maximum number of dead letters per slice.
     """
 
     is_played: bool = False
@@ -51,7 +51,7 @@ class SpeakersConfig:
     alive_ns: int = 2 * NS_PER_SECOND
     claim_ns: int = 600 * NS_PER_SECOND
     contest_ns: int = 65 * NS_PER_SECOND
-    most_letters_count: int = 64
+    max_refusal_count: int = 64
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Holders:
         worked_ns: claimed rank -> host -> end of the newest step of the rank that this host sent.
         sizes: host -> the world size that it announces.
         world_size: number of ranks that most hosts announce; higher ranks do not exist. 0: unknown.
-        is_size_due: whether a host has announced a new size since ``judge_size`` ran.
+        is_size_due: whether a host has announced a new size since ``update_world_size`` ran.
         change_count: number of changes to the host, place or size data, used to reuse an unchanged snapshot part.
     """
 
@@ -143,18 +143,18 @@ class Holders:
         """Return whether a rank is at or above the world size that most hosts announce."""
         return 0 < self.world_size <= rank
 
-    def know_size(self, host: str, size: int) -> None:
+    def set_size(self, host: str, size: int) -> None:
         """Remember the world size that a host announces."""
         if self.sizes.get(host) != size:
             self.sizes[host] = size
             self.is_size_due = True
             self.change_count += 1
 
-    def judge_size(self) -> None:
+    def update_world_size(self) -> None:
         """Set ``world_size`` to the size that most hosts announce, and forget ranks at or above it."""
         self.is_size_due = False
-        told = Counter(size for size in self.sizes.values() if size > 0)
-        most, count = min(told.items(), key=lambda entry: (-entry[1], entry[0]), default=(0, 0))
+        announced = Counter(size for size in self.sizes.values() if size > 0)
+        most, count = min(announced.items(), key=lambda entry: (-entry[1], entry[0]), default=(0, 0))
         # Where most hosts hold ranks beyond it they do not mean the job's size, but their own.
         beyond = sum(max(ranks, default=-1) >= most for ranks in self.ranks_of.values())
         found = most if 2 * count > len(self.sizes) and 2 * beyond <= len(self.ranks_of) else 0
@@ -197,7 +197,7 @@ class Holders:
             "world_size": self.world_size,
         }
 
-    def doubts_state(self) -> dict[str, Any]:
+    def claims_state(self) -> dict[str, Any]:
         """Return the ends, claims and contested ranks as a state for ``pack_state``.
 
         They are kept apart because they change without a topology.
@@ -222,7 +222,7 @@ class Holders:
         }
 
     def load_state(self, state: Mapping[str, Any], doubts: Mapping[str, Any]) -> None:
-        """Replace the state by what ``to_state`` and ``doubts_state`` returned."""
+        """Replace the state by what ``to_state`` and ``claims_state`` returned."""
         hosts = state["hosts"]
         self.ranks_of = {host: set() for host in hosts}
         self.host_of, self.placed_ns = {}, {}

@@ -18,15 +18,15 @@ _OTHERS_NEEDED_COUNT = 2
 _TWO_MACHINES = 2
 FEW_MACHINES = 3
 """Largest job size, in machines, at which slowness against peers alone never justifies a hard action."""
-_OWN = (
+_OWN_KINDS = (
     WitnessKind.CHECK,
     WitnessKind.HARDWARE_EVENT,
     WitnessKind.CONNECTION_LOST,
     WitnessKind.PEERS_WAIT,
     WitnessKind.STEPS,
 )
-_OF_OTHERS = (WitnessKind.PEERS_WAIT, WitnessKind.CONNECTION_LOST, WitnessKind.STEPS)
-_MOST_TELLING = (*_OF_OTHERS, WitnessKind.HARDWARE_EVENT, WitnessKind.CHECK)
+_HARM_KINDS = (WitnessKind.PEERS_WAIT, WitnessKind.CONNECTION_LOST, WitnessKind.STEPS)
+_STRENGTH_ORDER = (*_HARM_KINDS, WitnessKind.HARDWARE_EVENT, WitnessKind.CHECK)
 """Order of preference when one host saw several things; a hardware event of another machine is not harm to this one."""
 
 
@@ -59,7 +59,7 @@ def may_take_away(
     for one in witnesses:
         if one.host in own:
             own[one.host].add(one.kind)
-        elif one.kind in _OF_OTHERS:
+        elif one.kind in _HARM_KINDS:
             others.add(one.host)
     if not own:
         return False
@@ -89,12 +89,12 @@ def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: in
     return other_count >= _OTHERS_NEEDED_COUNT or (is_dead and other_count > 0)
 
 
-def others_of(witnesses: Iterable[Witness], accused: Collection[str]) -> frozenset[str]:
+def harmed_hosts(witnesses: Iterable[Witness], accused: Collection[str]) -> frozenset[str]:
     """Return the harmed hosts among the witnesses that are not accused."""
-    return frozenset(one.host for one in witnesses if one.host not in accused and one.kind in _OF_OTHERS)
+    return frozenset(one.host for one in witnesses if one.host not in accused and one.kind in _HARM_KINDS)
 
 
-def listed(own: Mapping[str, WitnessKind], others: Mapping[str, WitnessKind]) -> tuple[Witness, ...]:
+def ordered_witnesses(own: Mapping[str, WitnessKind], others: Mapping[str, WitnessKind]) -> tuple[Witness, ...]:
     """Return witnesses in a verdict's order: the accused hosts, then other hosts, both by name.
 
     At most ``MAX_WITNESSES``. Two places are kept free for other hosts, so that their harm is never cut off.
@@ -104,13 +104,13 @@ def listed(own: Mapping[str, WitnessKind], others: Mapping[str, WitnessKind]) ->
     return tuple(found[:MAX_WITNESSES])
 
 
-def joined(known: Iterable[Witness], new: Iterable[Witness], accused: Collection[str]) -> tuple[Witness, ...]:
+def merged_witnesses(known: Iterable[Witness], new: Iterable[Witness], accused: Collection[str]) -> tuple[Witness, ...]:
     """Merge earlier and new witnesses: each host once, with the strongest thing that it ever saw."""
     own: dict[str, WitnessKind] = {}
     others: dict[str, WitnessKind] = {}
     for one in (*known, *new):
-        kept, order = (own, _OWN) if one.host in accused else (others, _MOST_TELLING)
+        kept, order = (own, _OWN_KINDS) if one.host in accused else (others, _STRENGTH_ORDER)
         before = kept.get(one.host)
         if before is None or order.index(one.kind) < order.index(before):
             kept[one.host] = one.kind
-    return listed(own, others)
+    return ordered_witnesses(own, others)

@@ -69,10 +69,10 @@ class MessageSource(Protocol):
         ...
 
 
-class DeadLetterBox(Protocol):
+class DeadLetterSink(Protocol):
     """Stores dead letters."""
 
-    def write(self, letters: Sequence[DeadLetter]) -> None:
+    def write(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Store dead letters permanently before returning.
 
         Raises:

@@ -14,13 +14,13 @@ from kafka import TopicPartition
 
 from tocsin.pipeline.core.frame_blocks import MetricSlice
 from tocsin.pipeline.core.slices import (
+    RecordOutcome,
     SliceBuffer,
     SliceBundle,
     SliceConfig,
-    Taken,
 )
-from tocsin.pipeline.job.rank_holders import SpeakersConfig
-from tocsin.pipeline.job.speakers import Speakers
+from tocsin.pipeline.job.rank_filter import RankFilter
+from tocsin.pipeline.job.rank_holders import RankFilterConfig
 from tocsin.pipeline.kafka.client import consumer
 from tocsin.pipeline.recording.recorder import JobRecorder
 from tocsin.schemas.errors import EngineError, FieldError, SchemaError
@@ -73,7 +73,7 @@ class RecordRequest:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordCounts:
     """Counts of a recording run: records, late records, duplicates, undecodable records, and all jobs seen."""
 
     record_count: int = 0
@@ -98,7 +98,7 @@ class _PartitionProgress:
         return self.at >= self.end
 
 
-def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: RecordRequest) -> Recorded:
+def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: RecordRequest) -> RecordCounts:
     """Record a job's records from the input topics, and return counts of them.
 
     A record is late if an earlier tick in its own partition had closed its slice. With late records the recording holds
@@ -123,7 +123,7 @@ def record(settings: KafkaSettings, prefix: str, folder: Path, wanted: RecordReq
             run.advance()
     run.end()
     recorder.close()
-    return run.told
+    return run.counts
 
 
 def _places(client: Any, prefix: str, wanted: RecordRequest) -> dict[TopicPartition, _PartitionProgress]:
@@ -171,12 +171,12 @@ class _RecordRun:
     def __init__(
         self, wanted: RecordRequest, recorder: JobRecorder, places: dict[TopicPartition, _PartitionProgress]
     ) -> None:
-        self.told = Recorded()
+        self.counts = RecordCounts()
         self._wanted = wanted
         self._recorder = recorder
         self._places = places
         self._buffer = SliceBuffer(_FAR_FUTURE)
-        self._speakers: dict[JobKey, Speakers] = {}
+        self._filters: dict[JobKey, RankFilter] = {}
         self._late: dict[bytes, JobRecord | None] = {}
         self._clusters: set[str] = set()
         self._newest_ns = 0
@@ -193,17 +193,17 @@ class _RecordRun:
         if not self._is_wanted(message):
             return
         if message.value is None:
-            self.told.undecodable["no value"] += 1
+            self.counts.undecodable["no value"] += 1
             return
         try:
             record = decode(message.value)
         except SchemaError as error:
-            self.told.undecodable[str(error)] += 1
+            self.counts.undecodable[str(error)] += 1
             return
         if isinstance(record, Tick | ModelAnnouncement) or record.job.job_id != self._wanted.job_id:
             return
         if record.ts_ns >= stamp_ns + _AHEAD_NS:  # the job refuses it, too; each second up to it would be gone through
-            self.told.undecodable["its own stamp lies after Kafka's"] += 1
+            self.counts.undecodable["its own stamp lies after Kafka's"] += 1
             return
         self._add(place, record, message.value)
 
@@ -213,7 +213,7 @@ class _RecordRun:
             cluster, job_id, _ = parse_key(message.key or b"")
         except FieldError:  # a dead letter
             return False
-        self.told.jobs.add(f"{cluster}/{job_id}")
+        self.counts.jobs.add(f"{cluster}/{job_id}")
         wanted = self._wanted
         if job_id != wanted.job_id or wanted.cluster not in {"", cluster}:
             return False
@@ -229,16 +229,16 @@ class _RecordRun:
         if self._buffer.slice_end_ns(record) <= place.tick_ns - _FAR_FUTURE.lateness_ns:
             digest = hashlib.blake2b(data, digest_size=16).digest()
             if digest in self._late:
-                self.told.duplicate_count += 1
+                self.counts.duplicate_count += 1
                 return
-            self.told.late_count += 1
+            self.counts.late_count += 1
             self._late[digest] = record if self._wanted.has_late else None
             return
         self._newest_ns = max(self._newest_ns, self._buffer.slice_end_ns(record))
-        if self._buffer.add(record, data) is Taken.DUPLICATE:
-            self.told.duplicate_count += 1
+        if self._buffer.add(record, data) is RecordOutcome.DUPLICATE:
+            self.counts.duplicate_count += 1
         else:
-            self.told.record_count += 1
+            self.counts.record_count += 1
 
     def advance(self) -> None:
         """Pass on the slices that the ticks of all partitions have completed."""
@@ -253,21 +253,21 @@ class _RecordRun:
             EngineError: the job had no records at all.
         """
         self._hand_on(self._buffer.advance(self._newest_ns + _FAR_FUTURE.lateness_ns))
-        self._hand_on(self._late_turns())
-        if not self.told.record_count and not self.told.late_count:
-            jobs = sorted(self.told.jobs)
+        self._hand_on(self._late_bundles())
+        if not self.counts.record_count and not self.counts.late_count:
+            jobs = sorted(self.counts.jobs)
             shown = (
                 job if len(job) <= _SHOWN_CHARACTERS else f"{job[: _SHOWN_CHARACTERS - 3]}..."
                 for job in jobs[:_SHOWN_JOBS]
             )
-            told = ", ".join(shown) + (" ..." if len(jobs) > _SHOWN_JOBS else "")
+            listing = ", ".join(shown) + (" ..." if len(jobs) > _SHOWN_JOBS else "")
             raise EngineError(
-                f"no record of job {self._wanted.job_id} in that time; there are records of: {told or '-'}"
+                f"no record of job {self._wanted.job_id} in that time; there are records of: {listing or '-'}"
             )
-        for text, count in self.told.undecodable.most_common(10):
+        for text, count in self.counts.undecodable.most_common(10):
             _LOG.warning("records are left out", extra={"error": text, "count": count})
 
-    def _late_turns(self) -> Iterator[SliceBundle]:
+    def _late_bundles(self) -> Iterator[SliceBundle]:
         """Yield the late records as separate slice bundles; the recording's files are sorted at the end."""
         slices: dict[tuple[JobKey, int], list[JobRecord]] = {}
         for record in self._late.values():
@@ -280,13 +280,14 @@ class _RecordRun:
             metrics = MetricSlice(job, start_ns, end_ns, tuple(r for r in records if isinstance(r, Frame)))
             yield SliceBundle(job, end_ns, fast, (metrics,))
 
-    def _hand_on(self, turns: Iterator[SliceBundle] | list[SliceBundle]) -> None:
+    def _hand_on(self, bundles: Iterator[SliceBundle] | list[SliceBundle]) -> None:
         """Pass slice bundles to the recorder, without records that their hosts may not send."""
-        for turn in turns:
-            speakers = self._speakers.setdefault(turn.job, Speakers(SpeakersConfig()))
-            heard, _ = speakers.admit(turn.fast.records, turn.end_ns)  # a recording keeps no hosts beside its rows
-            fast = replace(turn.fast, records=tuple(heard))
-            self._recorder.on_turn(replace(turn, fast=fast, metrics=tuple(map(_whole, turn.metrics))))
+        for bundle in bundles:
+            rank_filter = self._filters.setdefault(bundle.job, RankFilter(RankFilterConfig()))
+            # a recording keeps no hosts beside its rows
+            accepted, _ = rank_filter.admit(bundle.fast.records, bundle.end_ns)
+            fast = replace(bundle.fast, records=tuple(accepted))
+            self._recorder.on_bundle(replace(bundle, fast=fast, metrics=tuple(map(_whole, bundle.metrics))))
 
 
 def _whole(metrics: MetricSlice) -> MetricSlice:

@@ -34,7 +34,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayCounts:
     """Counts of what was sent.
 
     Attributes:
@@ -55,7 +55,7 @@ def play(
     config: ReplayConfig | None = None,
     on_second: Callable[[int], None] | None = None,
     signer: Credential | None = None,
-) -> Played:
+) -> PlayCounts:
     """Send a recording and its ticks; returns when the broker has stored everything.
 
     In each partition the records of a second precede its tick. So a reader that follows the ticks judges exactly what a
@@ -73,7 +73,7 @@ def play(
         EngineError: a topic is missing or unsuitable, or the broker refuses.
     """
     _check_topics(recording, settings, prefix)
-    sign = _as_it_is if signer is None else Signer(signer).sign
+    sign = _unsigned if signer is None else Signer(signer).sign
     left_out = Counter[str]()
     record_count = tick_count = 0
     with producer(settings, linger_ms=50) as client:
@@ -99,10 +99,10 @@ def play(
         writer.finish()
     for text, count in left_out.most_common(10):
         _LOG.warning("records are left out", extra={"error": text, "count": count})
-    return Played(record_count, tick_count, left_out.total())
+    return PlayCounts(record_count, tick_count, left_out.total())
 
 
-def _as_it_is(data: bytes) -> bytes:
+def _unsigned(data: bytes) -> bytes:
     """Return the bytes unchanged, in place of signing them."""
     return data
 

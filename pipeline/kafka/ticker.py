@@ -120,17 +120,17 @@ class Ticker:
 
     def run(self) -> None:
         """Send ticks until ``stop`` is called."""
-        backoff, said = BACKOFF_SECONDS[0], ""
+        backoff, logged = BACKOFF_SECONDS[0], ""
         while not self._stop.is_set():
             before = self.tick_count
             try:
                 self._connect_and_tick()
             except EngineError as error:
-                if str(error) != said:
-                    said = str(error)
-                    _LOG.warning("no ticks", extra={"error": said})
+                if str(error) != logged:
+                    logged = str(error)
+                    _LOG.warning("no ticks", extra={"error": logged})
             if self.tick_count > before:
-                backoff, said = BACKOFF_SECONDS[0], ""
+                backoff, logged = BACKOFF_SECONDS[0], ""
             self._stop.wait(backoff)
             backoff = min(BACKOFF_SECONDS[1], backoff * 2)
 
@@ -138,8 +138,8 @@ class Ticker:
         # Short times: a tick that cannot be sent for ten seconds is of no use any more.
         """Connect and send ticks until stopped or the connection fails."""
         options = {"linger_ms": 0, "compression_type": None, "metadata_max_age_ms": round(LOOK_SECONDS * 1000)}
-        patience = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 10_000}
-        with producer(self._settings, **options, **patience) as client:
+        timeouts = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 10_000}
+        with producer(self._settings, **options, **timeouts) as client:
             writer, known, last_ns = Writer(client), [("", 0)], 0
             input_partitions(client, self._prefix)  # a topic that is missing is told before all else
             self._clock.settle(client)

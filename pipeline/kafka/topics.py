@@ -34,7 +34,7 @@ _RETENTION: Final = "retention.ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WantedTopics:
     """The wanted state of the topics.
 
     Attributes:
@@ -106,7 +106,7 @@ class _Found:
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def check(settings: KafkaSettings, wish: Wish) -> list[Difference]:
+def check(settings: KafkaSettings, wish: WantedTopics) -> list[Difference]:
     """Return the differences between wanted and existing topics.
 
     Raises:
@@ -116,7 +116,7 @@ def check(settings: KafkaSettings, wish: Wish) -> list[Difference]:
         return _compare(_look(client, wish.topics()), wish)
 
 
-def apply(settings: KafkaSettings, wish: Wish) -> list[Difference]:
+def apply(settings: KafkaSettings, wish: WantedTopics) -> list[Difference]:
     """Create and change topics as wanted, and return the differences there were; repeating it is harmless.
 
     Raises:
@@ -149,7 +149,7 @@ def apply(settings: KafkaSettings, wish: Wish) -> list[Difference]:
         return differences
 
 
-def _settle(client: Any, wish: Wish) -> None:
+def _settle(client: Any, wish: WantedTopics) -> None:
     """Wait until the broker shows all changes, as it confirms them before they are visible."""
     until = time.monotonic() + _SETTLE_SECONDS
     while left := _compare(_look(client, wish.topics()), wish):
@@ -158,7 +158,7 @@ def _settle(client: Any, wish: Wish) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _create(client: Any, missing: Sequence[Topic], wish: Wish) -> None:
+def _create(client: Any, missing: Sequence[Topic], wish: WantedTopics) -> None:
     """Create the missing topics; topics that somebody else creates meanwhile are accepted."""
     new = {
         topic.name: {
@@ -210,7 +210,7 @@ def settings_of_topics(client: Any, names: Iterable[str]) -> dict[str, dict[str,
     return {name: {key: str(value["value"]) for key, value in values.items()} for name, values in answer.items()}
 
 
-def _compare(found: _Found, wish: Wish) -> list[Difference]:
+def _compare(found: _Found, wish: WantedTopics) -> list[Difference]:
     """Return the differences between existing and wanted topics."""
     differences = []
     for topic in wish.topics():

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tocsin.pipeline.incidents.proposals import changes_of, proposed_before
 from tocsin.pipeline.kafka.consumer_api import (
     DeadLetter,
-    DeadLetterBox,
+    DeadLetterSink,
     Message,
     MessageSource,
 )
@@ -58,7 +58,7 @@ class VerdictSinkConfig:
         linger_seconds: how long messages are collected for one insert.
         batch_count: maximum number of messages per insert.
         batch_bytes: size of a batch at which no more messages are added.
-        patience: settings of the backoff while the database is unreachable.
+        backoff: settings of the backoff while the database is unreachable.
         check: checks a message's value and signature (None = none) at its verdict's time, and raises ``IdentityError``
             for messages of no known engine. None: every writer of the topic is trusted.
     """
@@ -66,7 +66,7 @@ class VerdictSinkConfig:
     linger_seconds: float = 0.25
     batch_count: int = 2_000
     batch_bytes: int = 8_000_000
-    patience: BackoffConfig = field(default_factory=BackoffConfig)
+    backoff: BackoffConfig = field(default_factory=BackoffConfig)
     check: Check | None = None
 
 
@@ -92,7 +92,7 @@ class VerdictSink:
         self,
         source: MessageSource,
         store: Store,
-        letters: DeadLetterBox,
+        letters: DeadLetterSink,
         config: VerdictSinkConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -103,12 +103,12 @@ class VerdictSink:
         self._config = config or VerdictSinkConfig()
         self._clock = clock
         self._is_checked = False
-        self._witnesses: dict[bool, Verdict] = {}
+        self._known_good: dict[bool, Verdict] = {}
         """Last verdicts written successfully.
 
         One that proposes an action and one that does not, as they fill different tables.
         """
-        self._patience = Backoff(_LOG, self._config.patience, clock)
+        self._backoff = Backoff(_LOG, self._config.backoff, clock)
         self._last_work = clock()
         self.counters: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()
@@ -169,14 +169,14 @@ class VerdictSink:
             return False
         if refused and not self._persist(lambda: self._letters.write(refused), stop):
             return False
-        self._count_letters(refused)
+        self._count_dead_letters(refused)
         return True
 
-    def _count_letters(self, letters: Sequence[DeadLetter]) -> None:
+    def _count_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Count the dead letters by reason, and log only the first of each reason."""
-        for reason, count in Counter(letter.reason for letter in letters).items():
+        for reason, count in Counter(dead_letter.reason for dead_letter in letters).items():
             self.dead_letters[reason] += count
-            first = next(letter for letter in letters if letter.reason == reason)
+            first = next(dead_letter for dead_letter in letters if dead_letter.reason == reason)
             place = {
                 "topic": first.message.topic,
                 "partition": first.message.partition_index,
@@ -194,11 +194,11 @@ class VerdictSink:
         except StoreError as error:
             bad = self._blamed(entries, error)
             refused += bad
-            guilty = {id(letter.message) for letter in bad}
+            guilty = {id(dead_letter.message) for dead_letter in bad}
             entries[:] = [entry for entry in entries if id(entry.message) not in guilty]
             self._insert([entry.verdict for entry in entries])
         self.counters["written"] += len(entries)
-        self._witnesses.update((_proposes(entry.verdict), entry.verdict) for entry in entries)
+        self._known_good.update((_proposes(entry.verdict), entry.verdict) for entry in entries)
 
     def _blamed(self, entries: Sequence[_PendingMessage], error: StoreError) -> list[DeadLetter]:
         """Return dead letters for the entries that caused the database to reject a batch; raise ``error`` if none did.
@@ -206,30 +206,32 @@ class VerdictSink:
         A value that does not fit its column is certain proof. Any other error may be the table's fault. An entry is
         then blamed only if it fails before and after another one succeeded that fills the same tables.
         """
-        if not isinstance(error, RowRefusedError) and any(map(self._fails, self._witnesses.values())):
+        if not isinstance(error, RowRefusedError) and any(map(self._fails, self._known_good.values())):
             raise error
-        failed = [(entry, said) for entry in entries if (said := self._fails(entry.verdict))]
+        failed = [(entry, refusal) for entry in entries if (refusal := self._fails(entry.verdict))]
         certain: list[tuple[_PendingMessage, StoreError]] = [
             one for one in failed if isinstance(one[1], RowRefusedError)
         ]
         suspects = {entry for entry, _ in failed}
         sound = [entry.verdict for entry in entries if entry not in suspects]
         for acts in (True, False):
-            doubtful = [e for e, said in failed if not isinstance(said, RowRefusedError) and _acts(e.verdict) == acts]
+            doubtful = [
+                e for e, refusal in failed if not isinstance(refusal, RowRefusedError) and _acts(e.verdict) == acts
+            ]
             if not doubtful:
                 continue
-            witness = self._witness(sound, acts=acts)
-            if witness is None or self._fails(witness):
+            known_good = self._known_good_verdict(sound, acts=acts)
+            if known_good is None or self._fails(known_good):
                 raise error
-            certain += [(entry, said) for entry in doubtful if (said := self._fails(entry.verdict))]
-        return [DeadLetter(entry.message, said.reason, str(said)) for entry, said in certain]
+            certain += [(entry, refusal) for entry in doubtful if (refusal := self._fails(entry.verdict))]
+        return [DeadLetter(entry.message, refusal.reason, str(refusal)) for entry, refusal in certain]
 
-    def _witness(self, sound: Sequence[Verdict], *, acts: bool) -> Verdict | None:
+    def _known_good_verdict(self, sound: Sequence[Verdict], *, acts: bool) -> Verdict | None:
         """Return a verdict that was inserted successfully, None if there is none.
 
         With ``acts`` one that proposes an action.
         """
-        return next((one for one in (*sound, *self._witnesses.values()) if _proposes(one) or not acts), None)
+        return next((one for one in (*sound, *self._known_good.values()) if _proposes(one) or not acts), None)
 
     def _fails(self, verdict: Verdict) -> StoreError | None:
         """Insert one verdict; return the database's error, None if it succeeded."""
@@ -285,10 +287,10 @@ class VerdictSink:
                     raise
                 self._is_checked = False  # it may come back as another one: empty, or newer
                 self.store_errors[error.reason] += 1
-                if not self._wait(self._patience.failed(error), stop):
+                if not self._wait(self._backoff.failed(error), stop):
                     return False
             else:
-                self._patience.succeeded()
+                self._backoff.succeeded()
                 return True
 
     def _wait(self, seconds: float, stop: threading.Event) -> bool:
@@ -307,7 +309,7 @@ class VerdictSink:
         idle_seconds = self._clock() - self._last_work
         if idle_seconds > _STANDS_STILL_SECONDS:
             return False, f"stands still for {idle_seconds:.0f} s"
-        words = self._patience.last_words
+        words = self._backoff.last_error
         return True, f"waits for the database: {words}" if words else "ok"
 
     def families(self) -> list[Family]:
@@ -320,7 +322,7 @@ class VerdictSink:
                 "tocsin_sink_waiting",
                 "gauge",
                 "1: waits for the database.",
-                (Sample({}, self._patience.failure_count > 0),),
+                (Sample({}, self._backoff.failure_count > 0),),
             ),
         ]
 

@@ -116,7 +116,7 @@ class KafkaVerdicts:
         self._topic = topic
         self._clock = clock
         self._words = hush_kafka()
-        self._said = ""
+        self._logged = ""
         self._assigned: set[Any] = set()
         self._looked = clock()
         self._asked = float("-inf")
@@ -203,10 +203,10 @@ class KafkaVerdicts:
             return {}
         if found:
             self._words.clear()
-            self._said = ""
-        elif self._words.text and self._words.text != self._said:
-            self._said = self._words.text
-            _LOG.warning("the Kafka client says", extra={"words": self._said})
+            self._logged = ""
+        elif self._words.text and self._words.text != self._logged:
+            self._logged = self._words.text
+            _LOG.warning("the Kafka client says", extra={"words": self._logged})
         return found
 
     def _look(self) -> None:
@@ -291,8 +291,8 @@ class KafkaVerdicts:
         return sentence(error, self._words.text)
 
 
-class KafkaLetters:
-    """A ``DeadLetterBox`` that writes to the topic ``dead-letter``; connects at the first dead letter.
+class KafkaDeadLetters:
+    """A ``DeadLetterSink`` that writes to the topic ``dead-dead_letter``; connects at the first dead letter.
 
     Args:
         settings: the Kafka cluster.
@@ -306,15 +306,15 @@ class KafkaLetters:
         self._open = contextlib.ExitStack()
         self._client: Any = None
 
-    def write(self, letters: Sequence[DeadLetter]) -> None:
-        """See ``DeadLetterBox.write``."""
+    def write(self, dead_letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetterSink.write``."""
         try:
             with kafka_errors(f"write to {self._topic}"):
                 if self._client is None:
                     self._client = self._open.enter_context(producer(self._settings))
                 sent = [
-                    self._client.send(self._topic, value_of(letter), key_of(letter), headers_of(letter))
-                    for letter in letters
+                    self._client.send(self._topic, value_of(dead_letter), key_of(dead_letter), headers_of(dead_letter))
+                    for dead_letter in dead_letters
                 ]
                 for future in sent:
                     future.get(CONNECT_SECONDS)
@@ -329,27 +329,27 @@ class KafkaLetters:
             self._open.close()
 
 
-def value_of(letter: DeadLetter) -> bytes | None:
+def value_of(dead_letter: DeadLetter) -> bytes | None:
     """Return the dead letter's value: that of the message, cut if it is too large.
 
     Without key and value it is b"", because the client would refuse None.
     """
-    message = letter.message
+    message = dead_letter.message
     if message.value is not None and len(message.value) > LETTER_BYTES:
         return message.value[:CUT_BYTES]
     return b"" if message.key is None and message.value is None else message.value
 
 
-def key_of(letter: DeadLetter) -> bytes | None:
+def key_of(dead_letter: DeadLetter) -> bytes | None:
     """Return the message's key, cut if it is too long."""
-    return letter.message.key and letter.message.key[:KEY_BYTES]
+    return dead_letter.message.key and dead_letter.message.key[:KEY_BYTES]
 
 
-def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
+def headers_of(dead_letter: DeadLetter) -> list[tuple[str, bytes]]:
     """Return the dead letter's headers: the reason, the message's position and the detail."""
-    message = letter.message
-    detail = letter.detail[:DETAIL_CHARACTERS]
+    message = dead_letter.message
+    detail = dead_letter.detail[:DETAIL_CHARACTERS]
     if message.value is not None and len(message.value) > LETTER_BYTES:
         detail = f"{len(message.value)} bytes, the first {CUT_BYTES} are here: {detail}"
-    values = letter.reason, message.topic, str(message.partition_index), str(message.offset_count), detail
+    values = dead_letter.reason, message.topic, str(message.partition_index), str(message.offset_count), detail
     return [(name, value.encode("utf-8", "replace")) for name, value in zip(ORIGIN_HEADERS, values, strict=True)]

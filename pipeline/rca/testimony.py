@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.job.witnesses import listed
+from tocsin.pipeline.job.witnesses import ordered_witnesses
 from tocsin.pipeline.rca.evidence.hardware import HardwareTracker
 from tocsin.pipeline.rca.evidence.stop import who_lost_peers
 from tocsin.pipeline.rca.evidence.waits import WaitTracker
@@ -77,7 +77,7 @@ class Testimony:
         own.update(dict.fromkeys(told, WitnessKind.HARDWARE_EVENT))
         without = accused | self.graph.spare_hosts() | set(self.silent)
         others = self._others(finding, accused)
-        return listed(own, {host: kind for host, kind in others.items() if host and host not in without})
+        return ordered_witnesses(own, {host: kind for host, kind in others.items() if host and host not in without})
 
     def _others(self, finding: Finding, accused: Collection[str]) -> dict[str, WitnessKind]:
         """The other hosts that were harmed."""

@@ -49,15 +49,15 @@ class Coverage:
         self._jobs: dict[JobKey, _Attempt] = {}
         engine.taps.append(self._take)
 
-    def _take(self, turn: SliceBundle) -> None:
+    def _take(self, bundle: SliceBundle) -> None:
         """Pass a slice bundle to its job's attempt; called by the engine after each bundle."""
-        attempt = self._jobs.get(turn.job)
+        attempt = self._jobs.get(bundle.job)
         if attempt is None:
-            pipeline = self._engine.pipeline(turn.job)
+            pipeline = self._engine.pipeline(bundle.job)
             if pipeline is None:
                 return
-            attempt = self._jobs[turn.job] = _Attempt(pipeline, self._config, self._detector)
-        attempt.take(turn)
+            attempt = self._jobs[bundle.job] = _Attempt(pipeline, self._config, self._detector)
+        attempt.take(bundle)
 
     def reason(self, recording: Recording) -> Reason | None:
         """Return why nothing in the recording was judged, None if something was.
@@ -79,9 +79,9 @@ class Coverage:
         abstained = sum((attempt.abstained for attempt in attempts), Counter[str]())
         if abstained:
             return Reason(min(abstained, key=lambda name: (-abstained[name], name)))
-        return self._unsaid(recording)
+        return self._reason_without_rows(recording)
 
-    def _unsaid(self, recording: Recording) -> Reason:
+    def _reason_without_rows(self, recording: Recording) -> Reason:
         """Return the reason when no detector gave one, because none received usable rows."""
         first_ns, end_ns = judged_span_ns(recording.manifest)
         if not any(((times >= first_ns) & (times < end_ns)).any() for times in _times(recording)):
@@ -125,7 +125,7 @@ class _Attempt:
             found += Counter(self.pipeline.steps.abstained)
         return found
 
-    def take(self, turn: SliceBundle) -> None:
+    def take(self, bundle: SliceBundle) -> None:
         """Check whether a slice bundle, already processed by the operators, was judged."""
         if self.has_judged:
             return
@@ -135,9 +135,9 @@ class _Attempt:
             has_groups = bool(self.pipeline.graph.groups)
             self.has_judged |= any(
                 isinstance(record, ProbeAnswer) or (has_groups and isinstance(record, CollectiveBatch))
-                for record in turn.fast.records
+                for record in bundle.fast.records
             )
-        for data in turn.metrics if self.detector != STEPS else ():
+        for data in bundle.metrics if self.detector != STEPS else ():
             self._take_metrics(data)
 
     def _take_metrics(self, data: MetricSlice) -> None:

@@ -60,9 +60,11 @@ def _off_tick(recording: Recording) -> Iterator[str]:
     apart_ns = gaps_ns[gaps_ns > 0]
     middle_ns = float(np.median(apart_ns)) if apart_ns.size else tick_ns
     if not 0.5 * tick_ns < middle_ns < 2 * tick_ns:
-        told = f"come every {middle_ns / NS_PER_SECOND:g} s and tick_seconds says {recording.manifest.tick_seconds:g}"
+        pattern = (
+            f"come every {middle_ns / NS_PER_SECOND:g} s and tick_seconds says {recording.manifest.tick_seconds:g}"
+        )
         so = "of several in a tick the last is taken" if middle_ns < tick_ns else "the ticks between count as missing"
-        yield f"host_metrics.parquet: the samples of a host {told}: {so}"
+        yield f"host_metrics.parquet: the samples of a host {pattern}: {so}"
         return
     shared = int((gaps_ns < tick_ns / 4).sum())
     if shared > _SHARED_TICKS_RATIO * len(times):
@@ -113,13 +115,13 @@ def _without_samples(recording: Recording) -> Iterator[str]:
         if metric.name in columns:
             known |= np.isfinite(cast(NDArray[Any], columns[metric.name]))
     times = cast(NDArray[np.int64], columns["ts_ns"])
-    newest_ns, told_ns = np.full((2, len(hosts.words)), _NEVER_NS, np.int64)
+    newest_ns, sampled_ns = np.full((2, len(hosts.words)), _NEVER_NS, np.int64)
     np.maximum.at(newest_ns, hosts.codes, times)
-    np.maximum.at(told_ns, hosts.codes[known], times[known])
-    empty = (newest_ns > _NEVER_NS) & ((told_ns == _NEVER_NS) | (newest_ns - told_ns >= _LEAST_EMPTY_NS))
+    np.maximum.at(sampled_ns, hosts.codes[known], times[known])
+    empty = (newest_ns > _NEVER_NS) & ((sampled_ns == _NEVER_NS) | (newest_ns - sampled_ns >= _LEAST_EMPTY_NS))
     for code in np.flatnonzero(empty).tolist():
-        since_seconds = (int(told_ns[code]) - recording.manifest.start_ns) / NS_PER_SECOND
-        since = f" from {since_seconds:.0f} s on" if told_ns[code] > _NEVER_NS else ""
+        since_seconds = (int(sampled_ns[code]) - recording.manifest.start_ns) / NS_PER_SECOND
+        since = f" from {since_seconds:.0f} s on" if sampled_ns[code] > _NEVER_NS else ""
         yield f"host_metrics.parquet: {hosts.words[code]} has rows and not one sample{since} (monitoring_lost)"
 
 

@@ -14,7 +14,7 @@ from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.schemas.errors import TocsinError
 
 _LOG = logging.getLogger("tocsin.recorder")
-_TOLD_EVERY_SECONDS = 0.25
+_PROGRESS_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class RecordingManager:
                 raise EngineRefusedError(f"{folder} is being recorded into already", "busy")
             recorder = JobRecorder(Path(folder), job_id or next(iter(names), ""), ended=ended)
             running = self._running[folder] = _Running(recorder)
-            self._engine.taps.append(recorder.on_turn)
+            self._engine.taps.append(recorder.on_bundle)
         if request.get("follow"):
             return self._follow(folder, running)
         return {"folder": folder, "job_id": recorder.job_id}
@@ -70,9 +70,9 @@ class RecordingManager:
     def _follow(self, folder: str, running: _Running) -> Iterator[Message]:
         """Yield progress messages until the recording is done; stop the recording if the client leaves."""
         try:
-            yield _told(running.recorder)
-            while not running.done.wait(_TOLD_EVERY_SECONDS):
-                yield _told(running.recorder)
+            yield _progress(running.recorder)
+            while not running.done.wait(_PROGRESS_SECONDS):
+                yield _progress(running.recorder)
         finally:
             if self._running.get(folder) is running:
                 _LOG.warning("who asked for the recording left", extra={"folder": folder})
@@ -88,12 +88,12 @@ class RecordingManager:
         running = self._running.pop(str(request.get("folder")), None)
         if running is None:
             raise EngineRefusedError(f"{request.get('folder')} is not being recorded into", "unknown_recording")
-        self._engine.untap(running.recorder.on_turn)
+        self._engine.untap(running.recorder.on_bundle)
         try:
             running.recorder.close()
         finally:
             running.done.set()
-        return _told(running.recorder)
+        return _progress(running.recorder)
 
     def close(self) -> None:
         """Stop all recordings."""
@@ -110,7 +110,7 @@ class RecordingManager:
             _LOG.error("recording is not complete", extra={"folder": folder, "error": str(error)})
 
 
-def _told(recorder: JobRecorder) -> Message:
+def _progress(recorder: JobRecorder) -> Message:
     """Return a recorder's progress as a message."""
     return {
         "folder": str(recorder.folder),

@@ -143,10 +143,10 @@ def step_clock(recording: Recording) -> StepClock:
     first, last = int(numbers.min()), int(numbers.max())
     known, ends_ns = np.array([first - 1, last]), np.array([0, manifest.end_ns - manifest.start_ns])
     if len(_numbers(steps := recording.tables.get("steps", {"step": np.zeros(0)}), "step")):
-        told, ts_ns = _numbers(steps, "step").astype(np.int64), _numbers(steps, "ts_ns").astype(np.int64)
-        if told.min() <= first and told.max() >= last:
-            order = np.lexsort((ts_ns, told))
-            known, rows = np.unique(told[order][::-1], return_index=True)  # of a step's ranks, the last to end it
+        steps_seen, ts_ns = _numbers(steps, "step").astype(np.int64), _numbers(steps, "ts_ns").astype(np.int64)
+        if steps_seen.min() <= first and steps_seen.max() >= last:
+            order = np.lexsort((ts_ns, steps_seen))
+            known, rows = np.unique(steps_seen[order][::-1], return_index=True)  # of a step's ranks, the last to end it
             ends_ns = np.maximum.accumulate(ts_ns[order][::-1][rows] - manifest.start_ns)
     return lambda step: manifest.start_ns + round(float(np.interp(step, known, ends_ns)))
 

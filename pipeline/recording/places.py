@@ -18,7 +18,7 @@ from tocsin.schemas.records import NS_PER_SECOND, CommGroup, Groups, JobKey, Ran
 
 _INTS = ("gpu", "dp", "pp", "tp")
 _TEXTS = ("gpu_uuid", "leaf", "minipod")
-_UNTOLD = {"from_ns": -1, "attempt": -1}
+_UNSTATED = {"from_ns": -1, "attempt": -1}
 """Default values of a topology or group row that does not state its time or attempt."""
 
 
@@ -171,7 +171,7 @@ def _rows(recording: Recording, table: str) -> list[dict[str, Any]]:
     if columns is None:
         return []
     lists = {name: _to_list(column) for name, column in columns.items()}
-    defaults: dict[str, Any] = dict.fromkeys(_INTS, -1) | dict.fromkeys(_TEXTS, "") | _UNTOLD
+    defaults: dict[str, Any] = dict.fromkeys(_INTS, -1) | dict.fromkeys(_TEXTS, "") | _UNSTATED
     rows = []
     for index in range(len(lists["rank"])):
         row = defaults | {name: values[index] for name, values in lists.items()}
@@ -211,17 +211,17 @@ def _announced(
         begins: attempt -> its start.
         names: columns that identify a row's subject; a later row of the same subject replaces earlier ones.
     """
-    told = []
+    dated = []
     for row in rows:
         attempt = manifest.attempt if row["attempt"] < 0 else row["attempt"]
         from_ns = begins.get(attempt, 0) if row["from_ns"] < 0 else row["from_ns"]
-        told.append(row | {"attempt": attempt, "from_ns": from_ns})
-    told.sort(key=lambda row: int(row["from_ns"]))
+        dated.append(row | {"attempt": attempt, "from_ns": from_ns})
+    dated.sort(key=lambda row: int(row["from_ns"]))
     newest: dict[tuple[Any, ...], int] = {}
-    for row in told:
+    for row in dated:
         if row["from_ns"] <= manifest.start_ns:
             newest[_subject(row, names)] = row["from_ns"]
-    found = [row for row in told if row["from_ns"] >= newest.get(_subject(row, names), 0)]
+    found = [row for row in dated if row["from_ns"] >= newest.get(_subject(row, names), 0)]
     return [row | {"from_ns": max(row["from_ns"], manifest.start_ns)} for row in found]
 
 

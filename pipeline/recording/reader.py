@@ -177,10 +177,10 @@ def _nulls(array: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
 
 def _wrong_type(file: str, spec: ColumnSpec, found: pa.DataType) -> RecordingError:
     """Return the error for a column of the wrong type."""
-    return RecordingError(file, f"type {found}: must be {_told(spec)}", column=spec.name, row=0)
+    return RecordingError(file, f"type {found}: must be {_type_name(spec)}", column=spec.name, row=0)
 
 
-def _told(spec: ColumnSpec) -> str:
+def _type_name(spec: ColumnSpec) -> str:
     """Return the name of a column's expected type for an error."""
     return "string" if spec.kind == "text" else spec.kind
 

@@ -157,29 +157,29 @@ class JobRecorder:
         self._table = BUILTIN_TABLE
         self._gpu_index: dict[tuple[str, str], int] = {}
 
-    def on_turn(self, turn: SliceBundle) -> None:
+    def on_bundle(self, bundle: SliceBundle) -> None:
         """Record one slice bundle if it is of the recorded job; an error ends the recording but not the engine."""
-        if not self.job_id and turn.job not in self._ended and turn.job.job_id != IDLE_JOB_ID:
-            self.job_id = turn.job.job_id
-        if turn.job.job_id != self.job_id or self.error:
+        if not self.job_id and bundle.job not in self._ended and bundle.job.job_id != IDLE_JOB_ID:
+            self.job_id = bundle.job.job_id
+        if bundle.job.job_id != self.job_id or self.error:
             return
         try:
-            self._take_turn(turn)
+            self._take_bundle(bundle)
         except (OSError, TocsinError, pa.ArrowException) as error:
             self.error = str(error)
             _LOG.error("recording broke off", extra={"folder": str(self.folder), "error": self.error})
 
-    def _take_turn(self, turn: SliceBundle) -> None:
+    def _take_bundle(self, bundle: SliceBundle) -> None:
         """Record the records and frames of one slice bundle."""
         if self._job is None:
-            self._job = turn.job
-            self._span_ns[0] = turn.fast.start_ns
-        self._span_ns[0] = min(self._span_ns[0], turn.fast.start_ns)
-        self._span_ns[1] = max(self._span_ns[1], turn.end_ns)
+            self._job = bundle.job
+            self._span_ns[0] = bundle.fast.start_ns
+        self._span_ns[0] = min(self._span_ns[0], bundle.fast.start_ns)
+        self._span_ns[1] = max(self._span_ns[1], bundle.end_ns)
         self.turn_count += 1
-        for record in turn.fast.records:
+        for record in bundle.fast.records:
             self._take(record)
-        for metrics in turn.metrics:
+        for metrics in bundle.metrics:
             for record in metrics.records:
                 if isinstance(record, TableAnnouncement):
                     self._take(record)

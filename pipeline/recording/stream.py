@@ -194,8 +194,8 @@ def _events(columns: Columns, places: Places) -> Iterator[Event]:
             encode(event)
         except FieldError as error:
             column = error.field.split(".")[-1].partition("[")[0]
-            told = column if column in columns else "payload"
-            raise RecordingError(file, str(error), column=told, row=row) from error
+            named = column if column in columns else "payload"
+            raise RecordingError(file, str(error), column=named, row=row) from error
         yield event
 
 

@@ -35,24 +35,24 @@ class JobFailure:
     records: tuple[bytes, ...] = ()
 
 
-def failure_of(job: JobKey, end_ns: int, error: Exception, turn: SliceBundle | None = None) -> JobFailure:
+def failure_of(job: JobKey, end_ns: int, error: Exception, bundle: SliceBundle | None = None) -> JobFailure:
     """Return the diagnostic data of a failed slice bundle.
 
     Args:
         job: the job.
         end_ns: end of the bundle's second.
         error: the raised error.
-        turn: the bundle, None = it could not be built.
+        bundle: the bundle, None = it could not be built.
     """
     try:
-        said = str(error)
+        message = str(error)
     except (ValueError, RecursionError):  # an integer of thousands of digits
-        said = "(cannot be shown)"
-    text = f"{type(error).__name__}: {said}"[:400] + "; the job's state begins anew"
+        message = "(cannot be shown)"
+    text = f"{type(error).__name__}: {message}"[:400] + "; the job's state begins anew"
     records: list[bytes] = []
-    if turn is not None:
+    if bundle is not None:
         room = MAX_KEPT_BYTES
-        for data in _encoded([*turn.fast.records, *(one for part in turn.metrics for one in part.records)]):
+        for data in _encoded([*bundle.fast.records, *(one for part in bundle.metrics for one in part.records)]):
             if len(data) <= room:
                 room -= len(data)
                 records.append(data)

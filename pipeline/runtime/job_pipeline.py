@@ -27,8 +27,8 @@ from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
 from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.job.groups import GroupBounds
-from tocsin.pipeline.job.rank_holders import SpeakersConfig
-from tocsin.pipeline.job.speakers import RefusedSpeech, Speakers
+from tocsin.pipeline.job.rank_filter import RankFilter, RefusedRecords
+from tocsin.pipeline.job.rank_holders import RankFilterConfig
 from tocsin.pipeline.rca import Diagnose, DiagnoseConfig
 from tocsin.pipeline.rca.evidence.silence import monitoring_ended
 from tocsin.pipeline.rca.finding import Finding
@@ -47,9 +47,9 @@ _MOVING_NS = 30 * NS_PER_SECOND
 
 Findings with an onset up to this long before the move are ignored.
 """
-_TOLD_AFTER_END_NS = 3600 * NS_PER_SECOND
+_OPEN_AFTER_END_NS = 3600 * NS_PER_SECOND
 """How long verdicts that explain a job's death stay open, if no new attempt starts."""
-_MOST_TOLD_COUNT = 1000
+_MAX_LOGGED_REFUSAL_COUNT = 1000
 """Maximum number of (host, reason) pairs whose refusals are logged in a job's life."""
 OWN_PART = "job"
 """Name of the pipeline's own part, which every job's snapshot contains."""
@@ -65,7 +65,7 @@ class JobConfig:
         peers: settings of the peer detector.
         diagnose: settings of root-cause analysis.
         decide: settings of the verdicts' life cycle.
-        speakers: settings of the check which host may send records of a rank.
+        rank_filter: settings of the check which host may send records of a rank.
         groups: bounds on the communication groups that one host may announce.
     """
 
@@ -74,12 +74,12 @@ class JobConfig:
     peers: PeersConfig = field(default_factory=PeersConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
     decide: DecideConfig = field(default_factory=DecideConfig)
-    speakers: SpeakersConfig = field(default_factory=SpeakersConfig)
+    rank_filter: RankFilterConfig = field(default_factory=RankFilterConfig)
     groups: GroupBounds = field(default_factory=GroupBounds)
 
 
 @dataclass(frozen=True, slots=True)
-class TurnResult:
+class BundleResult:
     """Outputs of one job's pipeline for one slice bundle.
 
     Attributes:
@@ -94,7 +94,7 @@ class TurnResult:
     health: tuple[AlignedHealth, ...]
     anomalies: tuple[Anomaly, ...]
     fast: Slice
-    refused: tuple[RefusedSpeech, ...] = ()
+    refused: tuple[RefusedRecords, ...] = ()
 
 
 class JobPipeline:
@@ -126,18 +126,18 @@ class JobPipeline:
         """When a detector last switched to another model, 0 = never."""
         self.seconds: dict[str, float] = defaultdict(float)
         """Detector -> its running time in seconds since this process started; not part of a snapshot."""
-        self.graph = JobGraph(None if config.speakers.is_played else config.groups)
-        self.speakers = Speakers(config.speakers, self.graph.is_at_work)
+        self.graph = JobGraph(None if config.rank_filter.is_played else config.groups)
+        self.rank_filter = RankFilter(config.rank_filter, self.graph.is_at_work)
         self.steps = StepDetector(config.steps, self.graph)
         self.align = Align()
-        self._tables = TableBook(is_played=config.speakers.is_played)
+        self._tables = TableBook(is_played=config.rank_filter.is_played)
         self.peers = PeerDetector(config.peers, self.graph)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job)
-        self._heard = config.detectors
+        self._detectors = config.detectors
         self._silence = config.diagnose.silence
         self.abstained: Counter[str] = Counter()
-        self._told: set[tuple[str, str]] = set()
+        self._logged_refusals: set[tuple[str, str]] = set()
         self._ended = False
         self._gone_ns = 0
         """Since when all processes of the job are known to have ended, 0 = some still run."""
@@ -151,63 +151,64 @@ class JobPipeline:
         """Whether verdicts are produced: not for idle hosts, nor after a later attempt has replaced this one."""
         return not self._superseded and self.job.job_id != IDLE_JOB_ID
 
-    def on_turn(self, turn: SliceBundle) -> TurnResult:
+    def on_bundle(self, bundle: SliceBundle) -> BundleResult:
         """Process one slice bundle and return the outputs."""
-        self._has_news = bool(turn.fast.records or turn.metrics)
-        admitted, refused = self.speakers.admit(turn.fast.records, turn.end_ns)
-        fast = turn.fast if admitted is turn.fast.records else replace(turn.fast, records=tuple(admitted))
-        self.graph.contested = self.speakers.contested
+        self._has_news = bool(bundle.fast.records or bundle.metrics)
+        admitted, refused = self.rank_filter.admit(bundle.fast.records, bundle.end_ns)
+        fast = bundle.fast if admitted is bundle.fast.records else replace(bundle.fast, records=tuple(admitted))
+        self.graph.contested = self.rank_filter.contested
         for entry in refused:
-            self._tell(entry)
+            self._log_refusal(entry)
         health: list[AlignedHealth] = []
-        for metrics in turn.metrics:
+        for metrics in bundle.metrics:
             health.extend(self._take_metrics(metrics))
         self.graph.take(fast.records)
         self._take_tables(fast)
-        refused = (*refused, *self._groups_gone(turn.end_ns))
+        refused = (*refused, *self._groups_gone(bundle.end_ns))
         verdicts, anomalies = self._judge(fast) if self._judges else ((), ())
-        return TurnResult(tuple(verdicts), tuple(health), tuple(anomalies), fast, refused)
+        return BundleResult(tuple(verdicts), tuple(health), tuple(anomalies), fast, refused)
 
     def _take_tables(self, fast: Slice) -> None:
         """Learn the metric tables that hosts announce; a table is announced before its frames."""
-        told = [record for record in fast.records if isinstance(record, TableAnnouncement)]
-        for record in told:
+        announced = [record for record in fast.records if isinstance(record, TableAnnouncement)]
+        for record in announced:
             self._tables.take(record.host, record.table)
-        if told:
+        if announced:
             self.peers.take_table(self._tables.chosen(self.peers.table, len(self.graph.hosts)))
 
-    def _groups_gone(self, now_ns: int) -> list[RefusedSpeech]:
+    def _groups_gone(self, now_ns: int) -> list[RefusedRecords]:
         """Return a refusal for each host whose oldest groups were dropped because it announced too many."""
         reason, text = SpeakerRefusal.TOO_MANY_GROUPS, "announces more groups than are kept of it: its oldest went"
         gone = [
-            RefusedSpeech(host, Groups.__name__, -1, reason, f"{host} {text}", now_ns, count)
+            RefusedRecords(host, Groups.__name__, -1, reason, f"{host} {text}", now_ns, count)
             for host, count in self.graph.group_book.take_gone()
         ]
         for entry in gone:
-            self._tell(entry)
+            self._log_refusal(entry)
         return gone
 
-    def _tell(self, refused: RefusedSpeech) -> None:
+    def _log_refusal(self, refused: RefusedRecords) -> None:
         """Count a refusal, and log it once for each host and reason."""
         self.abstained[refused.reason.value] += refused.count
-        if len(self._told) < _MOST_TOLD_COUNT and (refused.host, refused.reason) not in self._told:
-            self._told.add((refused.host, refused.reason))
-            told = {"job": self.job.job_id, "host": refused.host, "reason": refused.reason.value}
-            _JOB_LOG.warning("not heard", extra={**told, "message_of_letter": refused.sentence})
+        key = refused.host, refused.reason
+        if len(self._logged_refusals) < _MAX_LOGGED_REFUSAL_COUNT and key not in self._logged_refusals:
+            self._logged_refusals.add(key)
+            fields = {"job": self.job.job_id, "host": refused.host, "reason": refused.reason.value}
+            _JOB_LOG.warning("not heard", extra={**fields, "message_of_letter": refused.sentence})
 
     def _judge(self, fast: Slice) -> tuple[Sequence[Verdict], Sequence[Anomaly]]:
         """Run the step detector, diagnosis and decision on one slice; return its verdicts and all current anomalies."""
         self._choose_model(STEPS, self.steps, fast)
         with self._timed(STEPS):
             by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
-        anomalies = [anomaly for name, said in by.items() if name in self._heard for anomaly in said]
+        anomalies = [anomaly for name, found in by.items() if name in self._detectors for anomaly in found]
         with self._timed("diagnose"):
             diagnosis = self.diagnose.on_slice(fast, anomalies, JobPace(self.steps, self.peers))
         self.abstained.update(reason.value for reason in diagnosis.abstained)
-        findings = [finding for finding in diagnosis.findings if not self._is_of_moved(finding)]
+        findings = [finding for finding in diagnosis.findings if not self._accuses_moved_hosts(finding)]
         verdicts = self._after_the_end(fast.end_ns)
         if self._gone_ns:
-            is_over = fast.end_ns - self._gone_ns >= _TOLD_AFTER_END_NS
+            is_over = fast.end_ns - self._gone_ns >= _OPEN_AFTER_END_NS
             findings = [] if is_over else [one for one in findings if self.decide.explains_end(one)]
         verdicts += self.decide.on_findings(fast.end_ns, findings)
         if self.graph.ended() and not self._ended:
@@ -224,11 +225,11 @@ class JobPipeline:
             self._gone_ns = 0
             return []
         self._gone_ns = self._gone_ns or now_ns
-        if now_ns - self._gone_ns >= _TOLD_AFTER_END_NS:
+        if now_ns - self._gone_ns >= _OPEN_AFTER_END_NS:
             return self.decide.close_all(now_ns, Reason.JOB_ENDED)
         return self.decide.close_what_ended(now_ns)
 
-    def _is_of_moved(self, finding: Finding) -> bool:
+    def _accuses_moved_hosts(self, finding: Finding) -> bool:
         """Return whether a finding only accuses hosts of stopping because they moved to a later attempt."""
         moved_ns = self.graph.moved_ns
         if not moved_ns or finding.fault not in (FaultKind.HANG, FaultKind.FAIL_STOP) or not finding.suspects:
@@ -265,8 +266,8 @@ class JobPipeline:
         if not is_first:
             self.model_changed_ns = data.start_ns
         detector.on_model(model)
-        told = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
-        _LOG.info("model in use", extra={**told, "since_ns": data.start_ns})
+        fields = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
+        _LOG.info("model in use", extra={**fields, "since_ns": data.start_ns})
 
     def models_in_use(self) -> dict[str, str]:
         """Return detector -> version of its announced model; detectors with default settings are left out."""
@@ -353,7 +354,7 @@ class JobPipeline:
                     "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
                 }
             ),
-            **self.speakers.snapshot(),
+            **self.rank_filter.snapshot(),
             **self.graph.snapshot(),
         }
         parts.update(self.steps.snapshot(known))
@@ -371,8 +372,8 @@ class JobPipeline:
         self.abstained = Counter(state["abstained"])
         self._tables.load_state(state["tables"])
         self._metric_anomalies = tuple(anomaly_from(fields) for fields in state["metric_anomalies"])
-        self.speakers.restore(parts)
+        self.rank_filter.restore(parts)
         self.graph.restore(parts)
-        self.graph.contested = self.speakers.contested
+        self.graph.contested = self.rank_filter.contested
         for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
             operator.restore(parts)

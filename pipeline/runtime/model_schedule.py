@@ -63,13 +63,13 @@ class ModelSchedule:
             is_new = self._add(announcement)
         except ModelRefusedError as error:
             self.counters[error.reason] += 1
-            told = {"model": announcement.name, "version": announcement.version, "reason": error.reason}
-            _LOG.warning("model refused", extra={**told, "detail": str(error)})
+            fields = {"model": announcement.name, "version": announcement.version, "reason": error.reason}
+            _LOG.warning("model refused", extra={**fields, "detail": str(error)})
             raise
         if is_new:
             self.counters["accepted"] += 1
-            told = {"model": announcement.name, "version": announcement.version}
-            _LOG.info("model announced", extra={**told, "effective_ns": announcement.effective_ns})
+            fields = {"model": announcement.name, "version": announcement.version}
+            _LOG.info("model announced", extra={**fields, "effective_ns": announcement.effective_ns})
         return is_new
 
     def _add(self, announcement: ModelAnnouncement) -> bool:
@@ -132,8 +132,8 @@ class ModelSchedule:
                 try:
                     self._add(announcement)
                 except ModelRefusedError as error:
-                    told = {"model": announcement.name, "version": announcement.version, "reason": error.reason}
-                    _LOG.error("a model of the state cannot be used any more", extra={**told, "detail": str(error)})
+                    fields = {"model": announcement.name, "version": announcement.version, "reason": error.reason}
+                    _LOG.error("a model of the state cannot be used any more", extra={**fields, "detail": str(error)})
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as one named part; {} if no model was announced."""

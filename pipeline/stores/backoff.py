@@ -45,9 +45,9 @@ class Backoff:
         self._log = log
         self._config = config or BackoffConfig()
         self._clock = clock
-        self._said_at = 0.0
+        self._logged_at = 0.0
         self.failure_count = 0
-        self.last_words = ""
+        self.last_error = ""
 
     def failed(self, error: TocsinError) -> float:
         """Count a failure, log it if it is new or due again, and return how long to wait, in seconds.
@@ -55,9 +55,9 @@ class Backoff:
         Up to half of the wait is random, so that several waiting clients do not return at the same moment.
         """
         now, words = self._clock(), str(error)
-        if words != self.last_words or now - self._said_at >= self._config.say_again_seconds:
+        if words != self.last_error or now - self._logged_at >= self._config.say_again_seconds:
             self._log.error("cannot write, will try again", extra={"reason": error.reason, "error": words})
-            self.last_words, self._said_at = words, now
+            self.last_error, self._logged_at = words, now
         wait = min(self._config.first_seconds * 2.0 ** min(self.failure_count, 30), self._config.longest_seconds)
         self.failure_count += 1
         return wait * random.uniform(0.5, 1.0)
@@ -66,4 +66,4 @@ class Backoff:
         """Reset the failure count, and log the recovery if there were failures."""
         if self.failure_count:
             self._log.info("writes again", extra={"failures": self.failure_count})
-        self.failure_count, self.last_words = 0, ""
+        self.failure_count, self.last_error = 0, ""

@@ -28,7 +28,7 @@ from tocsin.pipeline.stores.messages import one_line_error
 from tocsin.pipeline.stores.rows import Cell, Row, TimeNs
 from tocsin.pipeline.stores.shown import encoded, is_by_cell, without_hidden
 from tocsin.pipeline.stores.sql_store import SqlStore
-from tocsin.pipeline.stores.user_queries import LIMITS, Lanes, UserQuery, understood
+from tocsin.pipeline.stores.user_queries import LIMITS, QuerySlots, UserQuery, checked_query
 from tocsin.schemas.errors import ConfigError, DatabaseLockedError, StoreError
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -100,7 +100,7 @@ class ChdbBackend:
         self._writer: _Session | None = _open_session(self._folder)
         self._pid = os.getpid()
         self._write_lock = threading.Lock()
-        self._lanes = Lanes()
+        self._slots = QuerySlots()
         self.execute("CREATE DATABASE IF NOT EXISTS tocsin")  # a user's connection begins with USE
 
     def execute(self, statement: str) -> None:
@@ -129,9 +129,9 @@ class ChdbBackend:
     def query(self, sql: str, fmt: str) -> bytes:
         """See ``Backend.query``."""
         self._opened(self._writer)  # before the places: a forked child's never become free
-        with self._lanes.place(sql), self._connection() as session:
+        with self._slots.slot(sql), self._connection() as session:
             self._opened(self._writer)  # it may have been closed meanwhile
-            asked = understood(sql, fmt, lambda statement: _text(session, statement))
+            asked = checked_query(sql, fmt, lambda statement: _text(session, statement))
             _restrict(session)
             if is_by_cell(asked.fmt):
                 return self._by_cell(session, asked)
@@ -161,10 +161,10 @@ class ChdbBackend:
             return
         # Not where nothing runs, nor without waiting: the engine ends with this connection, and what it still does in
         # the background then ends the process (seen in tests as a lost worker).
-        if not self._lanes.is_idle():
+        if not self._slots.is_idle():
             with contextlib.suppress(RuntimeError):
                 writer.query("KILL QUERY WHERE 1 SYNC")
-        with self._lanes.all_places():
+        with self._slots.all_slots():
             writer.close()
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ from tocsin.pipeline.stores.native_blocks import BlockReader, Columns
 from tocsin.pipeline.stores.rows import Cell, Row
 from tocsin.pipeline.stores.shown import encoded_columns, without_hidden
 from tocsin.pipeline.stores.sql_store import SqlStore
-from tocsin.pipeline.stores.user_queries import LIMITS, Lanes, understood
+from tocsin.pipeline.stores.user_queries import LIMITS, QuerySlots, checked_query
 from tocsin.schemas.errors import RowRefusedError, StoreAwayError, StoreError, StoreRefusedError
 
 CONNECT_TIMEOUT_SECONDS = 10
@@ -113,7 +113,7 @@ class ClickHouseBackend:
     def __init__(self, address: ClickHouseAddress) -> None:
         self._address = address
         self._writer = _PooledConnection(address, "")
-        self._lanes = Lanes()
+        self._slots = QuerySlots()
 
     def execute(self, statement: str) -> None:
         """See ``Backend.execute``."""
@@ -146,10 +146,10 @@ class ClickHouseBackend:
 
         if self._writer.is_closed:
             raise StoreError(f"the connection to {self._address} was closed")
-        asked = understood(sql, fmt, parse_here)
+        asked = checked_query(sql, fmt, parse_here)
         reader = _PooledConnection(self._address, DATABASE)
         try:
-            with self._lanes.place(sql):
+            with self._slots.slot(sql):
                 columns, data = self._read_only(reader, asked.sql)
         finally:
             reader.close()
@@ -160,7 +160,7 @@ class ClickHouseBackend:
     def close(self) -> None:
         """See ``Backend.close``; waits for running queries."""
         self._writer.close()
-        with self._lanes.all_places():
+        with self._slots.all_slots():
             pass
 
     def _read_only(self, reader: _PooledConnection, sql: str) -> tuple[Any, Any]:

@@ -158,7 +158,7 @@ class _Token:
         return self.kind == "word" and self.text.upper() in words
 
 
-class Lanes:
+class QuerySlots:
     """Slots for concurrent user queries.
 
     ``tocsin incidents`` has slots of its own and never waits for other queries.
@@ -171,18 +171,18 @@ class Lanes:
             queue_seconds: how long a query waits for a slot.
         """
         self._queue_seconds = queue_seconds
-        self._places = threading.Semaphore(MAX_QUERIES_COUNT)
-        self._places_of_incidents = threading.Semaphore(MAX_INCIDENTS_COUNT)
+        self._slots = threading.Semaphore(MAX_QUERIES_COUNT)
+        self._incident_slots = threading.Semaphore(MAX_INCIDENTS_COUNT)
 
     @contextlib.contextmanager
-    def place(self, sql: str) -> Iterator[None]:
+    def slot(self, sql: str) -> Iterator[None]:
         """Hold a slot for the duration of the block.
 
         Raises:
             StoreAwayError: no slot became free in time.
         """
-        places = self._places_of_incidents if is_incidents_query(sql) else self._places
-        if not places.acquire(timeout=self._queue_seconds):
+        slots = self._incident_slots if is_incidents_query(sql) else self._slots
+        if not slots.acquire(timeout=self._queue_seconds):
             raise StoreAwayError(
                 f"{MAX_QUERIES_COUNT} queries of users are running, and none ended within {self._queue_seconds:g} s:"
                 " try again"
@@ -190,31 +190,31 @@ class Lanes:
         try:
             yield
         finally:
-            places.release()
+            slots.release()
 
     def is_idle(self) -> bool:
         """Return whether no query is running."""
-        for places, count in ((self._places, MAX_QUERIES_COUNT), (self._places_of_incidents, MAX_INCIDENTS_COUNT)):
+        for slots, count in ((self._slots, MAX_QUERIES_COUNT), (self._incident_slots, MAX_INCIDENTS_COUNT)):
             free = 0
-            while free < count and places.acquire(blocking=False):
+            while free < count and slots.acquire(blocking=False):
                 free += 1
             if free:
-                places.release(free)
+                slots.release(free)
             if free < count:
                 return False
         return True
 
     @contextlib.contextmanager
-    def all_places(self) -> Iterator[None]:
+    def all_slots(self) -> Iterator[None]:
         """Wait until no query is running, and let none start during the block."""
-        wanted = [self._places] * MAX_QUERIES_COUNT + [self._places_of_incidents] * MAX_INCIDENTS_COUNT
-        for places in wanted:
-            places.acquire()
+        wanted = [self._slots] * MAX_QUERIES_COUNT + [self._incident_slots] * MAX_INCIDENTS_COUNT
+        for slots in wanted:
+            slots.acquire()
         try:
             yield
         finally:
-            for places in wanted:
-                places.release()
+            for slots in wanted:
+                slots.release()
 
 
 def incidents_query(
@@ -241,7 +241,7 @@ def is_incidents_query(sql: str) -> bool:
     return _INCIDENTS.fullmatch(sql) is not None
 
 
-def understood(sql: str, fmt: str, ask: Callable[[str], str]) -> UserQuery:
+def checked_query(sql: str, fmt: str, ask: Callable[[str], str]) -> UserQuery:
     """Rewrite a user query with ClickHouse's parser, check that it is allowed, and return it with its format.
 
     Args:

@@ -14,7 +14,7 @@ from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
 from tocsin.schemas.wire.codec import encode
 
@@ -37,9 +37,9 @@ def _odd(job: JobKey, number: int, ts_ns: int) -> bytes:
 @attack("C1", "operators that raise in a live engine")
 def operators_raise() -> Outcome:
     """Each second one more kind of error in one job's turn: another job's killed rank is named as ever."""
-    real = JobPipeline.on_turn
+    real = JobPipeline.on_bundle
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def on_bundle(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
         for record in turn.fast.records:
             if isinstance(record, Event) and record.name.startswith("odd-"):
@@ -51,7 +51,7 @@ def operators_raise() -> Outcome:
     engine = EmbeddedEngine(EngineConfig(history=None))
     named: list[str] = []
     failures = 0
-    with mock.patch.object(JobPipeline, "on_turn", on_turn):
+    with mock.patch.object(JobPipeline, "on_bundle", on_bundle):
         for second in range(30):
             if second == 20:
                 other.kill(2)
@@ -73,7 +73,7 @@ def parts_raise() -> Outcome:
     """Model shelf, evidence, actions, health rows, taps, verdict lines: ticks go on, or a dead thread is told."""
     job = FakeJob(JobShape(rank_count=4))
     held: list[str] = []
-    parts = ("_evidence", "_changes_of", "_speak")
+    parts = ("_evidence", "_changes_of", "_publish")
     for part in (*parts, "tap"):
         with TemporaryDirectory() as folder, ExitStack() as stack:
             job = FakeJob(JobShape(rank_count=4))
@@ -82,7 +82,7 @@ def parts_raise() -> Outcome:
             if part == "tap":
                 service.engine.taps.append(_raise)
             else:
-                stack.enter_context(mock.patch.object(service._scribe, part, _raise))
+                stack.enter_context(mock.patch.object(service._output, part, _raise))
             for second in range(25):
                 if second == 18:
                     job.kill(2)

@@ -15,7 +15,7 @@ import numpy as np
 from tests.bench.stream_load import GPU_COUNT, SLICE_NS, Load, _records
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, Repeat
+from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, ReplayFunctions
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND
@@ -50,7 +50,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = EmbeddedEngine(EngineConfig(history=None))
         recovery = Recovery(RecoveryConfig(Path(folder) / "state"), engine, memory_of(engine))
-        recovery.take_up(START_NS, Repeat(engine.tick, engine.begin_anew))
+        recovery.restore(START_NS, ReplayFunctions(engine.tick, engine.begin_anew))
         pauses, ticks = [], []
         for second in range(1, SECONDS + 1):
             if second % 5 == 0:
@@ -72,7 +72,7 @@ def main() -> None:
         begin = time.perf_counter()
         again = EmbeddedEngine(EngineConfig(history=None))
         started = Recovery(RecoveryConfig(Path(folder) / "state"), again, memory_of(again))
-        found = started.take_up(START_NS + SECONDS * NS_PER_SECOND, Repeat(again.tick, again.begin_anew))
+        found = started.restore(START_NS + SECONDS * NS_PER_SECOND, ReplayFunctions(again.tick, again.begin_anew))
         start_seconds = time.perf_counter() - begin
         started.abandon()
     if not found.is_restored:

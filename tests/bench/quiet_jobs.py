@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tocsin.pipeline.core.slices import SliceBundle
-from tocsin.pipeline.job.rank_holders import SpeakersConfig
+from tocsin.pipeline.job.rank_holders import RankFilterConfig
 from tocsin.pipeline.lab.simulation.benign_disturbances import draw_innocents
 from tocsin.pipeline.lab.simulation.case import HEALTHY, Case, draw_case
 from tocsin.pipeline.lab.simulation.draw import Draw, Half
@@ -238,7 +238,7 @@ def _described(updates: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-_PLAYED = JobConfig(speakers=SpeakersConfig(is_played=True))
+_PLAYED = JobConfig(rank_filter=RankFilterConfig(is_played=True))
 """The records are a recording's: one host announces what all have."""
 
 
@@ -248,10 +248,10 @@ def listen(cases: Sequence[Case], config: JobConfig | None = None) -> Iterator[V
         pipeline: JobPipeline | None = None
         for turn in turns_of(case, attempt):
             pipeline = pipeline or JobPipeline(config or _PLAYED, turn.job)
-            yield from pipeline.on_turn(turn).verdicts
+            yield from pipeline.on_bundle(turn).verdicts
         if pipeline is not None:
             for turn in ending(case, pipeline.job):
-                yield from pipeline.on_turn(turn).verdicts
+                yield from pipeline.on_bundle(turn).verdicts
             yield from pipeline.on_new_attempt(case.end_ns + _REST_SECONDS * NS_PER_SECOND)
 
 

@@ -254,7 +254,7 @@ def test_the_advice_on_topics_that_differ_leaves_those_for_replays_as_they_are(
 ) -> None:
     from tocsin.pipeline.kafka import topics
 
-    def check(_: KafkaSettings, wish: topics.Wish) -> list[topics.Difference]:
+    def check(_: KafkaSettings, wish: topics.WantedTopics) -> list[topics.Difference]:
         return [topics.Difference("p.steps", "x", "1", "2")] * (replays if wish.is_for_replays else plain)
 
     monkeypatch.setattr(topics, "check", check)

@@ -24,7 +24,7 @@ from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint
 from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.cli.main import main
 from tocsin.pipeline.kafka.consumer_api import DeadLetter, Message
-from tocsin.pipeline.kafka.verdicts import KafkaLetters, verdict_source
+from tocsin.pipeline.kafka.verdicts import KafkaDeadLetters, verdict_source
 from tocsin.pipeline.stores.clickhouse_address import parse_address
 from tocsin.pipeline.stores.clickhouse_store import ClickHouseBackend, ClickHouseStore
 from tocsin.pipeline.stores.rows import Row
@@ -261,7 +261,7 @@ def _ids(endpoint: ClickHouseEndpoint) -> set[str]:
 
 
 def test_a_letter_of_a_message_without_key_and_value_can_be_kept(topic: Topic) -> None:
-    letters = KafkaLetters(kafka_settings(topic.broker.address), topic.prefix)
+    letters = KafkaDeadLetters(kafka_settings(topic.broker.address), topic.prefix)
     letters.write([DeadLetter(Message("t", 3, 7, None, None), "no_value", "x" * 5000 + "\ud800")])
     letters.close()
     ((headers, value),) = topic.dead_letters(1)

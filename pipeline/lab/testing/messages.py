@@ -57,7 +57,7 @@ class MemorySource:
 
 
 class MemoryBox:
-    """A ``DeadLetterBox`` in a list.
+    """A ``DeadLetterSink`` in a list.
 
     Attributes:
         letters: what was kept.

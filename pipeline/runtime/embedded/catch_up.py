@@ -77,6 +77,6 @@ class CatchUp:
         while (tick_ns := tick_ns + NS_PER_SECOND) <= self._now_ns() and not stopping.is_set():
             tick(tick_ns)
         self._engine.is_catching_up = False
-        told = {"hosts": len(self.waited_for), "missing": sorted(missing)[:10], "missing_count": len(missing)}
+        fields = {"hosts": len(self.waited_for), "missing": sorted(missing)[:10], "missing_count": len(missing)}
         seconds = (tick_ns - first_ns) / NS_PER_SECOND - 1
-        _LOG.info("caught up", extra={**told, "seconds": seconds, "took_seconds": time.monotonic() - begin})
+        _LOG.info("caught up", extra={**fields, "seconds": seconds, "took_seconds": time.monotonic() - begin})

@@ -96,20 +96,20 @@ class DeadLetterWriter:
             self._changed.notify()
         self.thread.join(5.0)
 
-    def put(self, kind: str, letter: DeadLetter) -> None:
+    def put(self, kind: str, dead_letter: DeadLetter) -> None:
         """Queue a dead letter, or drop and count it; never waits for the disk."""
         if kind not in self._files:
             return
-        size = len(letter.data) + len(letter.message)
+        size = len(dead_letter.data) + len(dead_letter.message)
         with self._changed:
-            why = self._why_not(kind, letter.host, size)
+            why = self._why_not(kind, dead_letter.host, size)
             if not why:
-                self._waiting.append((kind, letter))
+                self._waiting.append((kind, dead_letter))
                 self._waiting_bytes += size
                 self._changed.notify()
                 return
             self.dropped[kind, why] += 1
-        self._troubles.warn("letters dropped", why, kind=kind, host=letter.host, why=why)
+        self._troubles.warn("letters dropped", why, kind=kind, host=dead_letter.host, why=why)
 
     def _why_not(self, kind: str, host: str, size: int) -> str:
         """Return the reason to drop a dead letter of this size, "" = keep it."""
@@ -137,12 +137,12 @@ class DeadLetterWriter:
                     return
                 batch, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
             for kind, file in self._files.items():
-                letters = [letter for one, letter in batch if one == kind]
-                if not letters:
+                dead_letters = [dead_letter for one, dead_letter in batch if one == kind]
+                if not dead_letters:
                     continue
                 try:
-                    file.write_all(letters)
+                    file.write_all(dead_letters)
                 except OSError as error:
-                    self._troubles.warn("letters lost", kind, kind=kind, error=str(error), count=len(letters))
+                    self._troubles.warn("letters lost", kind, kind=kind, error=str(error), count=len(dead_letters))
                     with self._changed:
-                        self.dropped[kind, "disk_refuses"] += len(letters)
+                        self.dropped[kind, "disk_refuses"] += len(dead_letters)

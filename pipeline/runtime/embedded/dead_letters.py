@@ -1,7 +1,7 @@
 """Keep unusable records (dead letters) and late records, with the reason, in files of bounded size.
 
 Each line is one JSON object. There are two files of each kind; the older one is overwritten. They are the embedded
-engine's counterpart of the topics ``dead-letter`` and ``late``.
+engine's counterpart of the topics ``dead-dead_letter`` and ``late``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DeadLetterLog:
 
         Args:
             folder: folder of the files; created if missing.
-            name: ``dead-letters`` or ``late``.
+            name: ``dead-dead_letters`` or ``late``.
             max_bytes: maximum size of each of the two files.
         """
         make_private_folder(folder)
@@ -64,21 +64,21 @@ class DeadLetterLog:
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
 
-    def write(self, letter: DeadLetter) -> None:
+    def write(self, dead_letter: DeadLetter) -> None:
         """Append one dead letter.
 
         Raises:
             OSError: the disk refuses.
         """
-        self.write_all([letter])
+        self.write_all([dead_letter])
 
-    def write_all(self, letters: Iterable[DeadLetter]) -> None:
+    def write_all(self, dead_letters: Iterable[DeadLetter]) -> None:
         """Append dead letters, opening the file once for as many as fit into it.
 
         Raises:
             OSError: the disk refuses; the remaining dead letters are lost.
         """
-        lines = deque(self._line_of(letter) for letter in letters)
+        lines = deque(self._line_of(dead_letter) for dead_letter in dead_letters)
         with self._lock:
             while lines:
                 held_bytes = self._path.stat().st_size if self._path.exists() else 0
@@ -91,16 +91,16 @@ class DeadLetterLog:
                         room -= len(lines[0])
                         file.write(lines.popleft())
 
-    def _line_of(self, letter: DeadLetter) -> bytes:
+    def _line_of(self, dead_letter: DeadLetter) -> bytes:
         """Count a dead letter by reason, and return it as a JSON line."""
-        self.counts[letter.reason] += 1
+        self.counts[dead_letter.reason] += 1
         line: dict[str, object] = {
-            "received_ns": letter.received_ns,
-            "host": letter.host,
-            "reason": letter.reason,
-            "message": letter.message,
-            "data_base64": base64.b64encode(letter.data[:MAX_DATA_BYTES]).decode(),
+            "received_ns": dead_letter.received_ns,
+            "host": dead_letter.host,
+            "reason": dead_letter.reason,
+            "message": dead_letter.message,
+            "data_base64": base64.b64encode(dead_letter.data[:MAX_DATA_BYTES]).decode(),
         }
-        if len(letter.data) > MAX_DATA_BYTES:
-            line["data_bytes"] = len(letter.data)
+        if len(dead_letter.data) > MAX_DATA_BYTES:
+            line["data_bytes"] = len(dead_letter.data)
         return (json.dumps(line) + "\n").encode()

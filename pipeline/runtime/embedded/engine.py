@@ -17,18 +17,18 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.pipeline.core.frame_blocks import FrameBlock
 from tocsin.pipeline.core.slices import (
+    RecordOutcome,
     SliceBuffer,
     SliceBundle,
     SliceConfig,
-    Taken,
 )
 from tocsin.pipeline.detect.align import AlignedHealth
-from tocsin.pipeline.job.speakers import RefusedSpeech
+from tocsin.pipeline.job.rank_filter import RefusedRecords
 from tocsin.pipeline.runtime.embedded.clock_watch import HostTimes
 from tocsin.pipeline.runtime.embedded.engine_ledger import EngineLedger, NoLedger
 from tocsin.pipeline.runtime.embedded.engine_parts import finished_of, parts_by_job, snapshot_of
 from tocsin.pipeline.runtime.embedded.engine_queries import EngineQueries
-from tocsin.pipeline.runtime.embedded.observers import Onlookers, count_late
+from tocsin.pipeline.runtime.embedded.observers import Observers, count_late
 from tocsin.pipeline.runtime.history import HistoryConfig
 from tocsin.pipeline.runtime.job_failure import JobFailure, failure_of
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
@@ -57,8 +57,8 @@ class EngineConfig:
 
 def played(config: EngineConfig) -> EngineConfig:
     """Settings for an engine that hears a recording's player: it speaks for all hosts of its recording."""
-    speakers = replace(config.job.speakers, is_played=True)
-    return replace(config, job=replace(config.job, speakers=speakers))
+    rank_filter = replace(config.job.rank_filter, is_played=True)
+    return replace(config, job=replace(config.job, rank_filter=rank_filter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class EngineOutput:
     anomalies: tuple[Anomaly, ...]
     turn_count: int
     failures: tuple[JobFailure, ...] = ()
-    refused: tuple[tuple[JobKey, RefusedSpeech], ...] = ()
+    refused: tuple[tuple[JobKey, RefusedRecords], ...] = ()
 
 
 class EmbeddedEngine(EngineQueries):
@@ -112,7 +112,7 @@ class EmbeddedEngine(EngineQueries):
         self.failures: deque[JobFailure] = deque(maxlen=_KEPT_FAILURES)
         """The last jobs whose operators raised."""
         self.counters: Counter[str] = Counter()
-        self._onlookers = Onlookers(config.history, self.counters)
+        self._observers = Observers(config.history, self.counters)
         self.taps: list[Callable[[SliceBundle], None]] = []
         """Called with each turn after the operators, without what was refused: recorders."""
         self.host_times = HostTimes()
@@ -122,7 +122,7 @@ class EmbeddedEngine(EngineQueries):
         self.is_catching_up = False
         """The ticks are behind the time: records ahead of them are taken all the same."""
 
-    def take(self, data: bytes, now_ns: int | None = None) -> Taken:
+    def take(self, data: bytes, now_ns: int | None = None) -> RecordOutcome:
         """Take one record as it came over the wire.
 
         Args:
@@ -135,7 +135,7 @@ class EmbeddedEngine(EngineQueries):
         """
         return self.take_record(decode(data, now_ns=now_ns), data, now_ns)
 
-    def take_record(self, record: Record, data: bytes | None = None, now_ns: int | None = None) -> Taken:
+    def take_record(self, record: Record, data: bytes | None = None, now_ns: int | None = None) -> RecordOutcome:
         """Take one record that is decoded already (a replay made it).
 
         Args:
@@ -149,7 +149,7 @@ class EmbeddedEngine(EngineQueries):
             ModelRefusedError: an announced model that cannot be used; the old one goes on.
         """
         if isinstance(record, Tick):
-            return Taken.OK
+            return RecordOutcome.OK
         if isinstance(record, ModelAnnouncement):
             return self._take_model(record, now_ns)
         with self._lock:
@@ -159,18 +159,18 @@ class EmbeddedEngine(EngineQueries):
                 raise ClockAheadError(record.ts_ns - now_ns)
             taken = self._buffer.add(record, data, may_be_ahead=self.is_catching_up)
             self.counters[f"records_{taken.value}"] += 1
-            if taken is not Taken.DUPLICATE:
-                self.host_times.heard(record.host, is_on_time=taken is Taken.OK)
-            if taken is Taken.OK:
+            if taken is not RecordOutcome.DUPLICATE:
+                self.host_times.heard(record.host, is_on_time=taken is RecordOutcome.OK)
+            if taken is RecordOutcome.OK:
                 self.ledger.taken(record, data)
-            if taken is Taken.LATE:
+            if taken is RecordOutcome.LATE:
                 is_named = count_late(self.late_by_host, record.job, record.host, lambda: self._buffer.jobs)
                 self.counters["late_of_unnamed_hosts"] += not is_named
-            if taken is Taken.AHEAD:
+            if taken is RecordOutcome.AHEAD:
                 raise ClockAheadError(record.ts_ns - (self._now_ns or record.ts_ns))
         return taken
 
-    def take_block(self, block: FrameBlock, data: bytes) -> Taken:
+    def take_block(self, block: FrameBlock, data: bytes) -> RecordOutcome:
         """Take frames that were reduced before.
 
         Args:
@@ -182,7 +182,7 @@ class EmbeddedEngine(EngineQueries):
             self.counters[f"blocks_{taken.value}"] += 1
             return taken
 
-    def _take_model(self, announcement: ModelAnnouncement, now_ns: int | None) -> Taken:
+    def _take_model(self, announcement: ModelAnnouncement, now_ns: int | None) -> RecordOutcome:
         if not self._has_own_models:
             text = f"a model for {announcement.name} among a job's records: models have a topic of their own"
             raise ModelRefusedError(ModelRefusal.MISPLACED.value, text)
@@ -193,7 +193,7 @@ class EmbeddedEngine(EngineQueries):
             is_new = self.models.offer(announcement, self._now_ns or 0)
             if is_new:
                 self.ledger.taken(announcement, None)
-        return Taken.OK if is_new else Taken.DUPLICATE
+        return RecordOutcome.OK if is_new else RecordOutcome.DUPLICATE
 
     def begin(self, tick_ns: int) -> None:
         """Time begins here, before any record: an old one is late then, and does not bring all seconds since."""
@@ -209,7 +209,7 @@ class EmbeddedEngine(EngineQueries):
             health: list[tuple[JobKey, AlignedHealth]] = []
             anomalies: list[Anomaly] = []
             failures: list[JobFailure] = []
-            refused: list[tuple[JobKey, RefusedSpeech]] = []
+            refused: list[tuple[JobKey, RefusedRecords]] = []
 
             def fail(job: JobKey, end_ns: int, error: Exception, turn: SliceBundle | None = None) -> None:
                 failures.append(failure_of(job, end_ns, error, turn))
@@ -223,7 +223,7 @@ class EmbeddedEngine(EngineQueries):
                     self.counters[f"begun_anew_{StateLoss.JUDGED_AT_TWO_ENDS.value}"] += 1
                     verdicts.extend(self._begin_job_anew(turn.job, turn.end_ns))
                 try:
-                    result = self._pipeline(turn.job).on_turn(turn)
+                    result = self._pipeline(turn.job).on_bundle(turn)
                     left = self._leave_older(turn.job, turn.end_ns)
                 except Exception as error:  # noqa: BLE001  # supervising: one job's failure must not stop the others
                     self._troubles.exception("operators failed", type(error).__name__, job=turn.job.job_id)
@@ -231,7 +231,7 @@ class EmbeddedEngine(EngineQueries):
                     continue
                 verdicts.extend(left)
                 heard = turn if result.fast is turn.fast else replace(turn, fast=result.fast)
-                self._onlookers.on_turn(heard, result.health, self.taps)
+                self._observers.on_bundle(heard, result.health, self.taps)
                 refused.extend((turn.job, entry) for entry in result.refused)
                 verdicts.extend(result.verdicts)
                 health.extend((turn.job, entry) for entry in result.health)
@@ -267,7 +267,7 @@ class EmbeddedEngine(EngineQueries):
             self._troubles.exception("verdicts cannot be closed", job=job.job_id)
             lines = []
         self._pipelines[job] = old.successor()
-        self._onlookers.begin(job)
+        self._observers.begin(job)
         return lines
 
     def begin_anew(self, tick_ns: int, reason: Reason) -> EngineOutput:
@@ -308,7 +308,7 @@ class EmbeddedEngine(EngineQueries):
             pipeline.diagnose.follow(self._pipelines[attempts[at - 1]].diagnose)
         self._pipelines[job] = pipeline  # as a whole or not at all: what is above may raise
         self._attempts[job.cluster, job.job_id] = [*attempts[:at], job, *attempts[at:]]
-        self._onlookers.begin(job)
+        self._observers.begin(job)
         _LOG.info("job appeared", extra={"job": job.job_id, "attempt": job.attempt, "cluster": job.cluster})
         if self._on_job is not None:
             self._on_job(job)
@@ -330,7 +330,7 @@ class EmbeddedEngine(EngineQueries):
             attempts.remove(job)
             if not attempts:
                 del self._attempts[job.cluster, job.job_id]
-        self._onlookers.forget(known)
+        self._observers.forget(known)
 
     def forget_job(self, job: JobKey) -> None:
         """Forget an attempt and all that was held of it: others need the room."""
@@ -384,7 +384,7 @@ class EmbeddedEngine(EngineQueries):
             self._buffer = SliceBuffer(self._config.slices)
             self._now_ns = None
             self._pipelines, self._attempts = {}, {}
-            self._onlookers.forget(())
+            self._observers.forget(())
             self.late_by_host.clear()
             if self._has_own_models:
                 self.models.load(())
@@ -414,4 +414,4 @@ class EmbeddedEngine(EngineQueries):
                 self._pipelines[job] = JobPipeline(self._config.job, job, self.models, time.perf_counter)
                 self._pipelines[job].restore(own)
                 self._attempts.setdefault((job.cluster, job.job_id), []).append(job)
-                self._onlookers.begin(job)
+                self._observers.begin(job)

@@ -32,7 +32,7 @@ class EngineLedger(Protocol):
         """Note that the engine did not listen to these hosts until then."""
         ...
 
-    def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
+    def judging(self, bundle: SliceBundle) -> tuple[SliceBundle, bool]:
         """Note that a slice bundle is about to be processed.
 
         Returns:
@@ -63,9 +63,9 @@ class NoLedger:
     def excused(self, hosts: Collection[str], until_ns: int) -> None:
         """Do nothing."""
 
-    def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
+    def judging(self, bundle: SliceBundle) -> tuple[SliceBundle, bool]:
         """Return the bundle unchanged, and False: the job's state need not be reset."""
-        return turn, False
+        return bundle, False
 
     def judged(self) -> None:
         """Do nothing."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tocsin.pipeline.core.slices import SliceBuffer
 from tocsin.pipeline.runtime.embedded.engine_status import expected_hosts, status_of
-from tocsin.pipeline.runtime.embedded.observers import Onlookers
+from tocsin.pipeline.runtime.embedded.observers import Observers
 from tocsin.pipeline.runtime.history import JobHistory
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
@@ -31,7 +31,7 @@ class EngineQueries:
     late_by_host: Counter[tuple[JobKey, str]]
     _buffer: SliceBuffer
     _pipelines: dict[JobKey, JobPipeline]
-    _onlookers: Onlookers
+    _observers: Observers
     _lock: threading.Lock
     _now_ns: int | None
 
@@ -67,7 +67,7 @@ class EngineQueries:
 
     def history(self, job: JobKey) -> JobHistory | None:
         """Return the recent metrics of a job, None if none are kept."""
-        return self._onlookers.history(job)
+        return self._observers.history(job)
 
     @property
     def watermark_ns(self) -> int | None:

@@ -40,7 +40,7 @@ def status_of(
                 "clock_offset_seconds": facts.clock_offset_ns / NS_PER_SECOND,
                 "clock_error_seconds": facts.clock_error_ns / NS_PER_SECOND,
                 "late": late_by_host.get((job, name), 0),
-                "refused": pipeline.speakers.refused_by_host.get(name, 0),
+                "refused": pipeline.rank_filter.refused_by_host.get(name, 0),
                 "hook_present": facts.hook_present,
             }
             for name, facts in sorted(graph.hosts.items())

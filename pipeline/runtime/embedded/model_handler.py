@@ -6,13 +6,13 @@ import base64
 import binascii
 from collections.abc import Callable
 
-from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError, Handler, Message
 from tocsin.schemas.errors import ClockAheadError, SchemaError
 from tocsin.schemas.records import ModelAnnouncement, Record
 from tocsin.schemas.wire.codec import decode
 
-Take = Callable[[Record, bytes | None, int | None], Taken]
+Take = Callable[[Record, bytes | None, int | None], RecordOutcome]
 """Type of ``EmbeddedEngine.take_record``."""
 
 

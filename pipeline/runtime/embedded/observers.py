@@ -18,7 +18,7 @@ MAX_LATE_KEYS: Final = 20_000
 _LOG = logging.getLogger("tocsin.engine")
 
 
-class Onlookers:
+class Observers:
     """Calls the observers after each slice bundle; an observer that fails affects neither the job nor other observers.
 
     Attributes:
@@ -51,24 +51,24 @@ class Onlookers:
         for job in [job for job in self._histories if job not in known]:
             del self._histories[job]
 
-    def on_turn(
-        self, turn: SliceBundle, health: Sequence[AlignedHealth], taps: Sequence[Callable[[SliceBundle], None]] = ()
+    def on_bundle(
+        self, bundle: SliceBundle, health: Sequence[AlignedHealth], taps: Sequence[Callable[[SliceBundle], None]] = ()
     ) -> None:
         """Add a slice bundle to its job's history, and pass it to the taps (observer functions)."""
         try:
-            history = self._histories.get(turn.job)
+            history = self._histories.get(bundle.job)
             if history is not None:
-                history.take_steps([record for record in turn.fast.records if isinstance(record, StepBatch)])
+                history.take_steps([record for record in bundle.fast.records if isinstance(record, StepBatch)])
                 history.take_health(health)
         except Exception:  # noqa: BLE001  # supervising: evidence is not worth a verdict
-            self._troubles.exception("history failed", job=turn.job.job_id)
+            self._troubles.exception("history failed", job=bundle.job.job_id)
             self.counters["history_failed"] += 1
-            self.begin(turn.job)
+            self.begin(bundle.job)
         for tap in list(taps):
             try:
-                tap(turn)
+                tap(bundle)
             except Exception:  # noqa: BLE001  # supervising: a recording is not worth a verdict
-                self._troubles.exception("tap failed", job=turn.job.job_id)
+                self._troubles.exception("tap failed", job=bundle.job.job_id)
                 self.counters["tap_failed"] += 1
 
 

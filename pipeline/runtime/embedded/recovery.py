@@ -56,7 +56,7 @@ class RecoveryConfig:
     journal: JournalConfig = field(default_factory=JournalConfig)
 
 
-class TakenUp(NamedTuple):
+class RestoreResult(NamedTuple):
     """Result of restoring the state.
 
     Attributes:
@@ -70,7 +70,7 @@ class TakenUp(NamedTuple):
     losses: tuple[StateLoss, ...] = ()
 
 
-class Repeat(NamedTuple):
+class ReplayFunctions(NamedTuple):
     """Functions that replay journal entries with their normal effects: they publish and store the results.
 
     Attributes:
@@ -132,7 +132,9 @@ class Recovery:
         self._beginnings_count = 0
         self.thread = SupervisedThread("state", self._write_forever)
 
-    def take_up(self, now_ns: int, repeat: Repeat, floors: Callable[[], dict[str, int]] = dict) -> TakenUp:
+    def restore(
+        self, now_ns: int, repeat: ReplayFunctions, floors: Callable[[], dict[str, int]] = dict
+    ) -> RestoreResult:
         """Restore the engine's state and open the journal for new entries.
 
         Args:
@@ -177,10 +179,10 @@ class Recovery:
         self.ledger.is_replaying = False
         self._cut_ns = self._engine.now_ns or 0
         self.thread.start()
-        told = {"snapshot_tick_ns": found.generation.tick_ns if found.generation and restored else 0}
+        fields = {"snapshot_tick_ns": found.generation.tick_ns if found.generation and restored else 0}
         replayed = self.counters["replayed_records"]
-        _LOG.info("state taken up", extra={**told, "restored": restored, "replayed": replayed})
-        return TakenUp(restored, replayed, tuple(losses))
+        _LOG.info("state taken up", extra={**fields, "restored": restored, "replayed": replayed})
+        return RestoreResult(restored, replayed, tuple(losses))
 
     def _loss_of_age(self, generation: Generation | None, now_ns: int) -> tuple[StateLoss, str] | None:
         """Return reason and text if the state is too old or from the future; None if its age is acceptable."""
@@ -201,7 +203,7 @@ class Recovery:
         self.counters[f"aside_{reason.value}"] += 1
         losses.append(reason)
 
-    def _replay(self, generation: Generation | None, repeat: Repeat) -> None:
+    def _replay(self, generation: Generation | None, repeat: ReplayFunctions) -> None:
         """Replay the journal after a snapshot, and count damaged entries."""
         self._engine.is_catching_up = True
         try:
@@ -213,7 +215,7 @@ class Recovery:
         self.counters["damaged_entries"] += tally.damaged_count
         self.counters["torn_bytes"] += tally.torn_bytes
 
-    def _repeat(self, entry: JournalEntry, repeat: Repeat) -> None:
+    def _repeat(self, entry: JournalEntry, repeat: ReplayFunctions) -> None:
         """Replay one journal entry."""
         if entry.kind is JournalKind.TICK:
             repeat.tick(entry.tick_ns)
@@ -270,7 +272,7 @@ class Recovery:
         if journal is None:
             return None
         begin = time.perf_counter()
-        known = self._state.shelf.known
+        known = self._state.snapshot_files.known
         beginnings = _beginnings(self._engine)
         # A job that began anew may give a name that is known to something else: all is written then.
         engine_known = known if beginnings == self._beginnings_count else frozenset()

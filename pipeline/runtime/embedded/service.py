@@ -31,11 +31,11 @@ from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, Serv
 from tocsin.pipeline.runtime.embedded.listener.readers import incidents_answerer, jobs_answerer
 from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
-from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, Repeat
+from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, ReplayFunctions
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread, describe_dead
-from tocsin.pipeline.runtime.embedded.verdict_output import Scribe
+from tocsin.pipeline.runtime.embedded.verdict_output import VerdictOutput
 from tocsin.pipeline.runtime.job_failure import JobFailure
 from tocsin.pipeline.stores.base import Store
 from tocsin.schemas.errors import StoreError
@@ -124,7 +124,9 @@ class EngineService:
         self.clock = self.time.watch
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
         self.memory = ServiceMemory(config.kept_verdict_count, proposals)
-        self._scribe = Scribe(self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds)
+        self._output = VerdictOutput(
+            self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds
+        )
         self.detector_seconds: dict[str, float] = defaultdict(float)
         self.failures: Counter[str] = Counter()
         """What raised and was caught, by part."""
@@ -195,7 +197,7 @@ class EngineService:
 
     def _take_up(self, recovery: Recovery) -> None:
         now_ns = self.time.now_ns()
-        found = recovery.take_up(now_ns, Repeat(self.tick, self._begin_jobs_anew), self._floors)
+        found = recovery.restore(now_ns, ReplayFunctions(self.tick, self._begin_jobs_anew), self._floors)
         for loss in found.losses:
             self._events.append({"ts_ns": now_ns, "name": loss.value})
         if found.is_restored:
@@ -227,10 +229,10 @@ class EngineService:
         self.letters.close()
         if self.recovery is not None:
             self.recovery.stop()
-        self._scribe.finish_minutes()
+        self._output.finish_minutes()
         self.writer.stop()
-        with self.memory.spoken:
-            self.memory.spoken.notify_all()
+        with self.memory.line_added:
+            self.memory.line_added.notify_all()
         self._control.close()
 
     def _tick_forever(self) -> None:
@@ -270,7 +272,7 @@ class EngineService:
     def _begin_jobs_anew(self, tick_ns: int, reason: Reason) -> None:
         output = self.engine.begin_anew(tick_ns, reason)
         self.memory.again.clear()
-        self._scribe.finish_minutes()
+        self._output.finish_minutes()
         self._follow_up(output, tick_ns)
 
     def tick(self, tick_ns: int) -> None:
@@ -296,7 +298,7 @@ class EngineService:
         for _, entry in output.refused:
             letter = DeadLetter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
             self.letters.put(DEAD_LETTERS, letter)
-        self._scribe.follow_up(output, tick_ns)
+        self._output.follow_up(output, tick_ns)
         self._ticked_ns = self._steady_ns()
         self._troubles.flush()
 
@@ -352,12 +354,12 @@ class EngineService:
         after, memory = request.get("after", 0), self.memory
         at = after if isinstance(after, int) else 0
         while not self._stopping.is_set():
-            with memory.spoken:
+            with memory.line_added:
                 first = max(0, at - memory.dropped_count)
                 lines = memory.lines[first:]
                 at = memory.dropped_count + len(memory.lines)
                 if not lines:
-                    memory.spoken.wait(0.5)
+                    memory.line_added.wait(0.5)
             yield from lines
             if not lines:
                 yield {}

@@ -26,12 +26,12 @@ _KEPT_AGAIN: Final = 10_000
 
 
 class ServiceMemory:
-    """The service's state; modified by the ticking thread, and ``lines`` read by client threads under ``spoken``.
+    """The service's state; modified by the ticking thread, and ``lines`` read by client threads under ``line_added``.
 
     Attributes:
         lines: the latest verdict lines.
         dropped_count: number of earlier lines that were dropped.
-        spoken: condition that is notified when a line is added.
+        line_added: condition that is notified when a line is added.
         proposals: the proposed and waiting actions.
         again: (time, verdict) pairs: when to write which verdict's evidence again.
         minutes: health minutes that are not complete yet.
@@ -47,12 +47,12 @@ class ServiceMemory:
         """
         self.proposals = proposals
         self._kept_lines_count = kept_lines_count
-        self.spoken = threading.Condition()
+        self.line_added = threading.Condition()
         self.forget()
 
     def forget(self) -> None:
         """Drop everything."""
-        with self.spoken:
+        with self.line_added:
             self.lines: list[dict[str, Any]] = []
             self.dropped_count = 0
         self.proposals.clear()
@@ -60,15 +60,15 @@ class ServiceMemory:
         self.minutes = HealthMinutes()
         self.floors: dict[str, int] = {}
 
-    def speak(self, line: dict[str, Any]) -> None:
+    def add_line(self, line: dict[str, Any]) -> None:
         """Add a verdict line, drop the oldest beyond the bound, and notify waiting clients."""
-        with self.spoken:
+        with self.line_added:
             self.lines.append(line)
             too_many = len(self.lines) - self._kept_lines_count
             if too_many > 0:
                 self.dropped_count += too_many
                 del self.lines[:too_many]
-            self.spoken.notify_all()
+            self.line_added.notify_all()
 
     def snapshot(self, known: Collection[str] = ()) -> dict[str, bytes]:
         """Return the state as named parts; full pages named in ``known`` are given as ``UNCHANGED``."""
@@ -103,7 +103,7 @@ class ServiceMemory:
         pages = (name for name in parts if name.startswith(_PAGES))
         names = sorted((int(name.removeprefix(_PAGES).removesuffix(_OPEN)), name) for name in pages)
         lines = [line for _, name in names for line in unpack_state(parts, name)]
-        with self.spoken:
+        with self.line_added:
             self.dropped_count = state["dropped_count"]
             self.lines = lines[len(lines) - state["lines_count"] :]
         self.proposals.load_state(state["proposals"])

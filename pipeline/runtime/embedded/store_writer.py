@@ -93,7 +93,7 @@ class StoreWriter:
         self._store = store
         self._open_verdicts = open_verdicts
         self._is_prepared = is_prepared
-        self._patience = Backoff(_LOG, config, clock)
+        self._backoff = Backoff(_LOG, config, clock)
         self._clock = clock
         self._queue: queue.Queue[Write | None] = queue.Queue()
         self._until: float | None = None
@@ -129,7 +129,7 @@ class StoreWriter:
     @property
     def trouble(self) -> str:
         """Last error if the database currently accepts nothing, "" = no error."""
-        return self._patience.last_words
+        return self._backoff.last_error
 
     @property
     def waiting_count(self) -> int:
@@ -208,8 +208,8 @@ class StoreWriter:
         except Exception as error:  # supervising: the next row is another's incident
             if isinstance(error, StoreError) and not isinstance(error, RowRefusedError):
                 raise
-            told = {"error": f"{type(error).__name__}: {error}"[:500], "row": repr(item)[:2000]}
-            _LOG.error("row lost: the database cannot take it", extra=told)
+            fields = {"error": f"{type(error).__name__}: {error}"[:500], "row": repr(item)[:2000]}
+            _LOG.error("row lost: the database cannot take it", extra=fields)
 
     def _persist(self, work: Callable[[], None]) -> bool:
         """Retry ``work`` with backoff until it succeeds; return False if the writer was stopped before."""
@@ -218,7 +218,7 @@ class StoreWriter:
                 work()
             except StoreError as error:
                 self.error_count += 1
-                wait_seconds = self._patience.failed(error)
+                wait_seconds = self._backoff.failed(error)
                 if self._until is not None:
                     wait_seconds = min(wait_seconds, 0.5)
                     if self._clock() >= self._until:
@@ -227,7 +227,7 @@ class StoreWriter:
                 else:
                     self._stopping.wait(wait_seconds)
             else:
-                self._patience.succeeded()
+                self._backoff.succeeded()
                 return True
 
     def _give_up(self, work: Write) -> None:

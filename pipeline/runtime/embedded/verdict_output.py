@@ -23,7 +23,7 @@ Guard = Callable[[str], AbstractContextManager[None]]
 """Function that returns a context manager which catches and counts the errors of a named task."""
 
 
-class Scribe:
+class VerdictOutput:
     """Publishes verdict lines and database rows; a failure in one task stops neither the others nor the ticker."""
 
     def __init__(
@@ -51,18 +51,18 @@ class Scribe:
 
     def follow_up(self, output: EngineOutput, tick_ns: int) -> None:
         """Publish the verdict lines and queue the database rows of one tick's output."""
-        verdicts = tuple(self._risen(verdict) for verdict in output.verdicts)
+        verdicts = tuple(self._above_floor(verdict) for verdict in output.verdicts)
         for verdict in verdicts:
             with self._guard("speak"):
-                self._speak(verdict)
+                self._publish(verdict)
         self._write(replace(output, verdicts=verdicts), tick_ns)
 
-    def _risen(self, verdict: Verdict) -> Verdict:
+    def _above_floor(self, verdict: Verdict) -> Verdict:
         """Return the verdict with its update number raised above those used before the engine lost its state."""
         floor = self._memory.floors.get(verdict.verdict_id)
         return verdict if floor is None else replace(verdict, update=floor + 1 + verdict.update)
 
-    def _speak(self, verdict: Verdict) -> None:
+    def _publish(self, verdict: Verdict) -> None:
         """Log a verdict and add it to the lines for clients."""
         _LOG.info(
             "verdict",
@@ -78,7 +78,7 @@ class Scribe:
                 "action": verdict.action.value,
             },
         )
-        self._memory.speak({"verdict": verdict.to_line(), "summary": summary_of(verdict)})
+        self._memory.add_line({"verdict": verdict.to_line(), "summary": summary_of(verdict)})
 
     def _write(self, output: EngineOutput, tick_ns: int) -> None:
         """Queue the rows of one tick; verdicts are written even if their evidence, actions or health fail."""

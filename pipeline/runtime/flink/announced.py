@@ -56,7 +56,7 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
     def open(self, runtime_context: RuntimeContext) -> None:
         """Prepare a worker; the models' state is read with the first element."""
         self._written: dict[str, bytes] | None = None
-        self._speaks = runtime_context.get_index_of_this_subtask() == 0
+        self._publishes = runtime_context.get_index_of_this_subtask() == 0
         self._counted: dict[str, int] = {}
         self._jobs.open(runtime_context)
         self._log = ModelLog(self._config.snapshot_seconds, self._jobs.identity.guard)
@@ -76,7 +76,7 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
         """Process one record of the topic of models, and yield a dead letter if it is unusable."""
         written = self._load(ctx)
         kind, key, data = (None if one is None else bytes(one) for one in (value[0], value[1], value[2]))
-        letter = self._log.take(ModelRow(kind, key, data, int(value[3]), value[4]))
+        dead_letter = self._log.take(ModelRow(kind, key, data, int(value[3]), value[4]))
         self._log.forget(ctx.current_watermark() * _NS_PER_MS)
         state, now = ctx.get_broadcast_state(_STATE), self._log.state()
         for name in written.keys() - now.keys():
@@ -86,9 +86,9 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
                 state.put(name, data)
         self._written = now
         self._count()
-        if letter is not None and self._speaks:
+        if dead_letter is not None and self._publishes:
             self._jobs.metrics.count("dead_letters")
-            yield Row(letter.topic, letter.key, letter.value, letter.headers)
+            yield Row(dead_letter.topic, dead_letter.key, dead_letter.value, dead_letter.headers)
 
     def _load(self, ctx: Any) -> dict[str, bytes]:
         """Load the models from the broadcast state on the first call; return the state as last written."""
@@ -103,5 +103,5 @@ class DriveAnnounced(KeyedBroadcastProcessFunction):  # type: ignore[misc]  # py
         for name, count in self._log.counters.items():
             more = count - self._counted.get(name, 0)
             self._counted[name] = count
-            if more and self._speaks:  # every slot takes every announcement: one counts
+            if more and self._publishes:  # every slot takes every announcement: one counts
                 self._jobs.metrics.add(("models", "outcome", name), more)

@@ -150,8 +150,8 @@ def _frames(records: Sequence[bytes], first: Frame) -> Sequence[Frame | None]:
         data = records[place]
         names = _uuids(data[uuids], gpu_count)
         if names is not None:
-            told = (names, data[gpu], data[host_values])
-            found[place] = Frame(first.job, host, ts_ns, table_id, ticks_ns[place], tick_ns, tick_count, *told)
+            rest = (names, data[gpu], data[host_values])
+            found[place] = Frame(first.job, host, ts_ns, table_id, ticks_ns[place], tick_ns, tick_count, *rest)
     return found
 
 
@@ -221,13 +221,13 @@ class _FrameReader:
         times_ns = self.numbers(_TIME, _TIME + 8, "<i8")[:, 0]
         name = slice(*self._shape.host)
         good = np.flatnonzero(self.good & (times_ns >= 0)).tolist()
-        told_ns = times_ns.tolist()
+        stamps_ns = times_ns.tolist()
         for place in good:
             data = records[place]
             if zlib.crc32(memoryview(data)[_REST:], seed) == stated[place]:
                 host = _host(data[name])
                 if host is not None:
-                    yield place, told_ns[place], host
+                    yield place, stamps_ns[place], host
 
     def columns(self, specs: Sequence[Column], *, are_collectives: bool) -> list[Any] | None:
         """Return each column as an array (records, rows), a list of all rows, or one value for all.

@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 
 from tocsin.pipeline.core.frame_blocks import MAGIC, decode_block
 from tocsin.pipeline.core.operator import UNCHANGED
-from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.flink.batch_decode import decode_many
@@ -304,7 +304,7 @@ class JobDriver:
                 text = f"its own stamp lies {(decoded.ts_ns - end_ns) / NS_PER_SECOND:.0f} s after Kafka's"
                 yield self._refused(DEAD_LETTER, record, STAMPS_DIFFER, text, origin)
                 return
-        if self._engine.take_record(decoded, plain) is Taken.LATE:
+        if self._engine.take_record(decoded, plain) is RecordOutcome.LATE:
             text = f"its own stamp lies {(end_ns - decoded.ts_ns) / NS_PER_SECOND:.0f} s before Kafka's"
             yield self._refused(LATE, record, "late", text, origin)
 

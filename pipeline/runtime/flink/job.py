@@ -75,9 +75,9 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
     _drive(tables, driver)
     statements = tables.create_statement_set()
     for statement in (
-        sql.said(VERDICTS),
-        sql.said(DEAD_LETTER),
-        sql.said(LATE),
+        sql.insert_outputs(VERDICTS),
+        sql.insert_outputs(DEAD_LETTER),
+        sql.insert_outputs(LATE),
         sql.refused(DEAD_LETTER, "dead"),
         sql.refused(LATE, "late"),
     ):
@@ -122,7 +122,7 @@ def _tell_apart(tables: StreamTableEnvironment) -> None:
         .build()
     )
     rows = tables.to_data_stream(tables.sql_query(sql.ROWS))
-    tables.create_temporary_view(sql.TOLD_APART, tables.from_data_stream(rows, schema))
+    tables.create_temporary_view(sql.CLASSIFIED_ROWS, tables.from_data_stream(rows, schema))
 
 
 def main() -> None:

@@ -131,5 +131,7 @@ def _announcement(row: ModelRow) -> ModelAnnouncement:
 def _dead_letter(row: ModelRow, reason: str, detail: str) -> Output:
     """Return the dead letter of a row."""
     topic, partition, offset = row.origin.split(":")
-    told = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
-    return Output(DEAD_LETTER, row.key or b"", row.value or b"", {name: text.encode() for name, text in told.items()})
+    headers = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
+    return Output(
+        DEAD_LETTER, row.key or b"", row.value or b"", {name: text.encode() for name, text in headers.items()}
+    )

@@ -317,5 +317,5 @@ class FlinkRest:
             lines = json.loads(error.read()).get("errors") or [error.reason]
         except (OSError, ValueError, AttributeError):
             lines = [error.reason]
-        told = cause_of("\n".join(map(str, lines)))
-        raise EngineError(f"Flink at {self.url} refuses {path} ({error.code}): {told}") from error
+        reason = cause_of("\n".join(map(str, lines)))
+        raise EngineError(f"Flink at {self.url} refuses {path} ({error.code}): {reason}") from error

@@ -152,7 +152,7 @@ def _is_beyond(column: str, most_bytes: int) -> str:
     return f"{_size(column, most_bytes)} > {most_bytes}"
 
 
-def _said_size(column: str, most_bytes: int) -> str:
+def _size_text(column: str, most_bytes: int) -> str:
     """Return an SQL expression for a column's size as text."""
     size = f"COALESCE(CAST({_size(column, most_bytes)} AS STRING), 'no')"
     return f"(CASE WHEN {_is_beyond(column, most_bytes)} THEN 'more than {most_bytes}' ELSE {size} END)"
@@ -205,9 +205,9 @@ ROWS = f"""SELECT ats,
   CASE class WHEN 'ok' THEN CAST(NULL AS STRING) WHEN 'large' THEN 'too_large' WHEN 'dead' THEN 'bad_header'
     ELSE class END AS reason,
   CASE class WHEN 'ok' THEN CAST(NULL AS STRING)
-    WHEN 'large' THEN 'value of ' || {_said_size("v", RECORD_BYTES)}
+    WHEN 'large' THEN 'value of ' || {_size_text("v", RECORD_BYTES)}
       || ' bytes, at most {_JUDGED_BYTES} are judged and {RECORD_BYTES} kept (else the first {_KEPT_BYTES}); key of '
-      || {_said_size("k", RECORD_BYTES)} || ' bytes, at most {_KEY_BYTES}'
+      || {_size_text("k", RECORD_BYTES)} || ' bytes, at most {_KEY_BYTES}'
     ELSE COALESCE(SUBSTR('kind ' || kind || ', key ' || name, 1, {_DETAIL_CHARACTERS}), 'no kind or no key')
     END AS detail
 FROM tocsin_classified"""
@@ -217,12 +217,12 @@ Windows and refused rows are planned separately, and each plan would otherwise g
 twice, and the sources could disagree about which rows are late, so that some rows were in neither output.
 """
 
-TOLD_APART = "tocsin_rows"
+CLASSIFIED_ROWS = "tocsin_rows"
 """Name of the view on the stream of classified records."""
 
 WINDOWS = f"""CREATE VIEW tocsin_windows AS
 SELECT job, metric_group, window_end, ARRAY_AGG(v) AS vs, ARRAY_AGG(origin) AS origins
-FROM TABLE(TUMBLE(TABLE {TOLD_APART}, DESCRIPTOR(ats), INTERVAL '1' SECOND))
+FROM TABLE(TUMBLE(TABLE {CLASSIFIED_ROWS}, DESCRIPTOR(ats), INTERVAL '1' SECOND))
 WHERE class = 'ok'
 GROUP BY job, metric_group, window_start, window_end"""
 """View of the windows of one second, by job and metric group, so that frame reduction is spread over slots."""
@@ -274,10 +274,10 @@ SELECT k, v, MAP[
   'partition', ENCODE(SPLIT_INDEX(origin, ':', 1), 'UTF-8'),
   'offset', ENCODE(SPLIT_INDEX(origin, ':', 2), 'UTF-8'),
   'detail', ENCODE(detail, 'UTF-8')]
-FROM {TOLD_APART} WHERE class = '{kind}'"""
+FROM {CLASSIFIED_ROWS} WHERE class = '{kind}'"""
 
 
-def said(name: str) -> str:
+def insert_outputs(name: str) -> str:
     """Return the SQL that sends the operators' outputs for a topic to its table."""
     return f"INSERT INTO {table_of(name)} SELECT k, v, h FROM tocsin_said WHERE topic = '{name}'"
 

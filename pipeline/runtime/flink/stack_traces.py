@@ -30,9 +30,9 @@ def cause_of(trace: str) -> str:
     text = trace.partition(_CLIENT)[0].strip() or trace
     lines = [line.strip() for line in _python_part(text)]
     found = _python_error(lines) or _java_cause([line for line in text.splitlines() if line.strip()])
-    told = " ".join(found.split())[:_TEXT_CHARACTERS] or "no reason given"
-    way_out = next((what for name, what in _WAYS_OUT.items() if name in told), "")
-    return f"{told.rstrip('.')}: {way_out}" if way_out else told
+    sentence = " ".join(found.split())[:_TEXT_CHARACTERS] or "no reason given"
+    way_out = next((what for name, what in _WAYS_OUT.items() if name in sentence), "")
+    return f"{sentence.rstrip('.')}: {way_out}" if way_out else sentence
 
 
 def _python_part(text: str) -> list[str]:
@@ -58,10 +58,10 @@ def _python_error(lines: list[str]) -> str:
 
 def _java_cause(lines: list[str]) -> str:
     """Return the root cause of a Java trace as class and message."""
-    told = [
+    messages = [
         line.strip() for line in lines if not line.startswith("\t") and not line.strip().startswith(("at ", "... "))
     ]
-    causes = [line.removeprefix(_CAUSED) for line in told if line.startswith(_CAUSED)] or told[:1]
+    causes = [line.removeprefix(_CAUSED) for line in messages if line.startswith(_CAUSED)] or messages[:1]
     if not causes:
         return ""
     deepest = causes[-1]

@@ -105,7 +105,7 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
     """
     from tocsin.pipeline.kafka import topics
 
-    differences, command = topics.check(settings, topics.Wish(prefix)), "tocsin topics apply"
+    differences, command = topics.check(settings, topics.WantedTopics(prefix)), "tocsin topics apply"
     missing = [difference.topic for difference in differences if difference.what == "missing"]
     if missing:
         where = ",".join(settings.servers)
@@ -115,7 +115,7 @@ def check_topics(settings: KafkaSettings, prefix: str) -> None:
         )
     if differences:
         # of topics that were made for replays, which plain 'topics apply' would undo
-        others = topics.check(settings, topics.Wish(prefix, is_for_replays=True))
+        others = topics.check(settings, topics.WantedTopics(prefix, is_for_replays=True))
         if len(others) < len(differences):
             differences, command = others, f"{command} --retain-forever"
     where = f"--kafka {','.join(settings.servers)} --topic-prefix {prefix}"

@@ -50,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
     # The drivers take a moment to load: only who needs them pays.
     from tocsin.collectors.metrics_page import MetricsPage
     from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
-    from tocsin.pipeline.kafka.verdicts import KafkaLetters, verdict_source
+    from tocsin.pipeline.kafka.verdicts import KafkaDeadLetters, verdict_source
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    store, letters, page = ClickHouseStore(address), KafkaLetters(settings, args.topic_prefix), None
+    store, letters, page = ClickHouseStore(address), KafkaDeadLetters(settings, args.topic_prefix), None
     group = args.group or f"{args.topic_prefix}.sink-clickhouse"
     try:
         with verdict_source(settings, args.topic_prefix, group) as source:

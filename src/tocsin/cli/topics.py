@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from tocsin.pipeline.kafka import topics
 
     keep_seconds = None if args.keep_hours is None else args.keep_hours * _HOUR_SECONDS
-    wish = topics.Wish(args.topic_prefix, args.partitions, keep_seconds, args.replication, args.retain_forever)
+    wish = topics.WantedTopics(args.topic_prefix, args.partitions, keep_seconds, args.replication, args.retain_forever)
     differences = topics.apply(settings, wish) if args.what == "apply" else topics.check(settings, wish)
     for difference in differences:
         done = "created" if difference.what == "missing" else f"{difference.what}: {difference.wanted}"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.pipeline.core.slices import (
+    RecordOutcome,
     SliceBuffer,
     SliceBundle,
     SliceConfig,
-    Taken,
 )
 from tocsin.pipeline.lab.testing import FakeJob, JobShape
 from tocsin.schemas.errors import FieldError, TooManyError
@@ -32,7 +32,7 @@ def _event(offset_seconds: float, rank: int = 0, name: str = "x") -> Event:
 def _turns(records: list[JobRecord], seconds: int) -> list[SliceBundle]:
     buffer = SliceBuffer(SliceConfig())
     for record in records:
-        assert buffer.add(record) in (Taken.OK, Taken.DUPLICATE)
+        assert buffer.add(record) in (RecordOutcome.OK, RecordOutcome.DUPLICATE)
     return buffer.advance(START + seconds * NS_PER_SECOND)
 
 
@@ -91,8 +91,8 @@ def test_what_comes_after_its_slice_is_late() -> None:
     buffer.add(_event(0.5))
     buffer.advance(START + 3 * NS_PER_SECOND)
 
-    assert buffer.add(_event(1.9)) is Taken.LATE
-    assert buffer.add(_event(2.0)) is Taken.OK
+    assert buffer.add(_event(1.9)) is RecordOutcome.LATE
+    assert buffer.add(_event(2.0)) is RecordOutcome.OK
 
 
 def test_a_record_from_the_future_is_refused() -> None:
@@ -100,8 +100,8 @@ def test_a_record_from_the_future_is_refused() -> None:
     buffer = SliceBuffer(SliceConfig())
     buffer.advance(START)
 
-    assert buffer.add(_event(600)) is Taken.AHEAD
-    assert buffer.add(_event(1.9)) is Taken.OK
+    assert buffer.add(_event(600)) is RecordOutcome.AHEAD
+    assert buffer.add(_event(1.9)) is RecordOutcome.OK
 
 
 def test_a_silent_job_still_has_turns() -> None:
@@ -134,8 +134,8 @@ def test_equal_content_is_a_duplicate_whatever_its_object() -> None:
     buffer = SliceBuffer(SliceConfig())
     data = encode(_event(0.5))
 
-    assert buffer.add(_event(0.5), data) is Taken.OK
-    assert buffer.add(_event(0.5), bytes(bytearray(data))) is Taken.DUPLICATE
+    assert buffer.add(_event(0.5), data) is RecordOutcome.OK
+    assert buffer.add(_event(0.5), bytes(bytearray(data))) is RecordOutcome.DUPLICATE
 
 
 def _frame(host: str, number: int, byte_count: int, tick_ns: int = NS_PER_SECOND) -> Frame:
@@ -151,7 +151,7 @@ def test_what_is_held_of_a_host_is_bounded_and_others_go_on() -> None:
     with pytest.raises(TooManyError, match="more than 10000 bytes held") as refused:
         buffer.add(_frame("greedy", 10, 0), bytes(2_000))
     assert refused.value.reason == "too_many_bytes_held"
-    assert buffer.add(_frame("modest", 0, 0), bytes(9_000)) is Taken.OK
+    assert buffer.add(_frame("modest", 0, 0), bytes(9_000)) is RecordOutcome.OK
     assert buffer.held_bytes == 9 * 1_001 + 9_000
     buffer.advance(START + 10 * NS_PER_SECOND)
     assert buffer.held_bytes == 0
@@ -167,14 +167,14 @@ def test_when_all_is_full_hosts_that_hold_little_are_heard() -> None:
         buffer.add(_frame(host, 0, 0), host.encode() + bytes(2_000_000))
     with pytest.raises(TooManyError):
         buffer.add(_frame("c", 0, 0), bytes(2_000_000))
-    assert buffer.add(_frame("d", 0, 0), bytes(900_000)) is Taken.OK
+    assert buffer.add(_frame("d", 0, 0), bytes(900_000)) is RecordOutcome.OK
 
 
 def test_a_slice_of_days_is_refused_by_name() -> None:
     buffer = SliceBuffer(SliceConfig())
     with pytest.raises(FieldError, match=r"frame\.tick_ns"):
         buffer.add(_frame("a", 0, 8, 86_400 * NS_PER_SECOND), b"days")
-    assert buffer.add(_frame("a", 0, 8, 3600 * NS_PER_SECOND), b"hours") is Taken.OK
+    assert buffer.add(_frame("a", 0, 8, 3600 * NS_PER_SECOND), b"hours") is RecordOutcome.OK
 
 
 def test_time_may_begin_anew_before_where_it_stood() -> None:
@@ -184,6 +184,6 @@ def test_time_may_begin_anew_before_where_it_stood() -> None:
     buffer.begin_anew(START - 60 * NS_PER_SECOND)
     early = replace(_event(0.5), ts_ns=START - 60 * NS_PER_SECOND + 1)
 
-    assert buffer.add(early) is Taken.OK
+    assert buffer.add(early) is RecordOutcome.OK
     turns = buffer.advance(START - 55 * NS_PER_SECOND)
     assert [turn.end_ns for turn in turns] == [START - second * NS_PER_SECOND for second in (60, 59, 58, 57, 56)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.pipeline.runtime.embedded.listener.kit import NOW
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.job.groups import GroupBook, GroupBounds
-from tocsin.pipeline.job.speakers import RefusedSpeech
+from tocsin.pipeline.job.rank_filter import RefusedRecords
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.job_pipeline import JobConfig
 from tocsin.schemas.records import NS_PER_SECOND, CommGroup, GroupKind, Groups, JobKey, RankPlace, Topology
@@ -15,8 +15,8 @@ BOUNDS = GroupBounds(group_count=3, member_count=100)
 
 
 def _say(book: GroupBook, host: str, *groups: tuple[str, int]) -> None:
-    listed = tuple(CommGroup(name, GroupKind.DP, tuple(range(size))) for name, size in groups)
-    book.take(Groups(JOB, host, NOW, listed))
+    ordered_witnesses = tuple(CommGroup(name, GroupKind.DP, tuple(range(size))) for name, size in groups)
+    book.take(Groups(JOB, host, NOW, ordered_witnesses))
 
 
 def test_the_oldest_of_a_host_s_groups_go_and_are_counted() -> None:
@@ -120,7 +120,7 @@ def test_a_host_that_announces_ever_new_groups_is_bounded_and_told_of() -> None:
     engine = EmbeddedEngine(EngineConfig(history=None, job=JobConfig(groups=BOUNDS)))
     engine.tick(NOW)
     engine.take_record(Topology(JOB, "evil", NOW, (RankPlace(0, "evil"),)))
-    letters: list[tuple[JobKey, RefusedSpeech]] = []
+    letters: list[tuple[JobKey, RefusedRecords]] = []
     for second in range(20):
         now_ns = NOW + second * NS_PER_SECOND
         group = CommGroup(f"g{second}", GroupKind.DP, (0, 1))

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.pipeline.job.witnesses import (
-    joined,
-    listed,
+    harmed_hosts,
     may_take_away,
-    others_of,
+    merged_witnesses,
+    ordered_witnesses,
 )
 from tocsin.schemas.verdicts import MAX_WITNESSES, Witness, WitnessKind
 
@@ -114,27 +114,27 @@ def test_a_list_is_ordered_bounded_and_keeps_what_the_rule_asks(
     own: dict[str, WitnessKind], others: dict[str, WitnessKind]
 ) -> None:
     others = {host: kind for host, kind in others.items() if kind not in (EVENT, CHECK)}
-    told = listed(own, others)
+    told = ordered_witnesses(own, others)
 
     assert len(told) <= MAX_WITNESSES
     assert len({one.host for one in told}) == len(told)
     assert [one.host for one in told if one.host in own] == sorted(own)[: MAX_WITNESSES - 2]
     left = others.keys() - own.keys()
-    assert min(2, len(left)) <= len(others_of(told, own))
+    assert min(2, len(left)) <= len(harmed_hosts(told, own))
 
 
 @given(KINDS, KINDS)
 def test_joining_again_changes_nothing(first: dict[str, WitnessKind], second: dict[str, WitnessKind]) -> None:
     accused = sorted(first)[:2]
-    one, other = (joined((), seen(*told.items()), accused) for told in (first, second))
-    both = joined(one, other, accused)
+    one, other = (merged_witnesses((), seen(*told.items()), accused) for told in (first, second))
+    both = merged_witnesses(one, other, accused)
 
-    assert joined(both, other, accused) == both
-    assert joined(both, (), accused) == both
+    assert merged_witnesses(both, other, accused) == both
+    assert merged_witnesses(both, (), accused) == both
 
 
 def test_the_most_telling_word_of_a_host_is_kept() -> None:
-    told = joined(seen(("n1", STEPS), ("n3", LOST)), seen(("n1", WAIT), ("n3", EVENT)), ["n3"])
+    told = merged_witnesses(seen(("n1", STEPS), ("n3", LOST)), seen(("n1", WAIT), ("n3", EVENT)), ["n3"])
 
     assert told == seen(("n3", EVENT), ("n1", WAIT))
-    assert joined(told, seen(("n1", STEPS), ("n3", LOST)), ["n3"]) == told
+    assert merged_witnesses(told, seen(("n1", STEPS), ("n3", LOST)), ["n3"]) == told

@@ -18,9 +18,9 @@ from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.cli.record import when_ns
 from tocsin.pipeline.kafka.client import Writer, producer
-from tocsin.pipeline.kafka.record import Recorded, RecordRequest, record
-from tocsin.pipeline.kafka.replay import Played, play
-from tocsin.pipeline.kafka.topics import Wish, apply
+from tocsin.pipeline.kafka.record import RecordCounts, RecordRequest, record
+from tocsin.pipeline.kafka.replay import PlayCounts, play
+from tocsin.pipeline.kafka.topics import WantedTopics, apply
 from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, verdict_lines
@@ -43,7 +43,7 @@ def settings(kafka_broker: Broker) -> KafkaSettings:
 @pytest.fixture
 def prefix(settings: KafkaSettings, topic_prefix: str) -> str:
     """Topics for replays, two partitions each."""
-    apply(settings, Wish(topic_prefix, 2, is_for_replays=True))
+    apply(settings, WantedTopics(topic_prefix, 2, is_for_replays=True))
     return topic_prefix
 
 
@@ -102,7 +102,7 @@ def test_ticks_stand_behind_their_second_in_every_partition(
     played = play(recording, settings, prefix)
     places = inputs(settings, prefix, played.record_count + 8 * played.tick_count)
 
-    assert played == Played(played.record_count, 61, 0)
+    assert played == PlayCounts(played.record_count, 61, 0)
     assert len(places) == 8
     for found in places.values():
         ticks = [r.timestamp for r in found if headers(r)["kind"] == b"tick"]
@@ -219,11 +219,11 @@ def test_topics_that_would_lose_a_recording_are_refused_before_anything_is_sent(
     future = replace(old, manifest=replace(old.manifest, start_ns=4 * 10**18, end_ns=4 * 10**18 + 60 * SECOND_NS))
     with pytest.raises(EngineError, match=r"topics apply"):
         play(old, settings, topic_prefix)
-    apply(settings, Wish(topic_prefix, 2))
+    apply(settings, WantedTopics(topic_prefix, 2))
     refused(old, settings, topic_prefix, r"keeps records for 12 hours .* topics apply --retain-forever")
-    apply(settings, Wish(topic_prefix, 2, keep_seconds=0))
+    apply(settings, WantedTopics(topic_prefix, 2, keep_seconds=0))
     refused(future, settings, topic_prefix, r"ends in the future.*--retain-forever")
-    apply(settings, Wish(topic_prefix, 2, is_for_replays=True))
+    apply(settings, WantedTopics(topic_prefix, 2, is_for_replays=True))
     send(settings, topic_prefix, Tick(START_NS + 100 * SECOND_NS))
     with pytest.raises(EngineError, match=r"all of it would be late.*--topic-prefix"):
         play(old, settings, topic_prefix)
@@ -267,4 +267,4 @@ def test_points_in_time() -> None:
     assert when_ns("x", "2027-01-15T10:00+02:00", 0) == now_ns
     with pytest.raises(ConfigError, match="how long ago"):
         when_ns("--since", "soon", now_ns)
-    assert Recorded().record_count == 0
+    assert RecordCounts().record_count == 0

@@ -12,7 +12,7 @@ from tests.collectors.peer import wait_until
 from tests.kafka_kit import headers, make_topics, read_until
 from tocsin.cli.cluster.broker import Broker
 from tocsin.pipeline.kafka.ticker import Ticker
-from tocsin.pipeline.kafka.topics import Wish, apply
+from tocsin.pipeline.kafka.topics import WantedTopics, apply
 from tocsin.schemas.kafka.settings import kafka_settings
 from tocsin.schemas.kafka.topics import TICKED, tick_key
 from tocsin.schemas.records import Tick
@@ -91,7 +91,7 @@ def test_partitions_that_are_new_get_ticks_without_a_restart(
     make_topics(kafka_broker, topic_prefix)
     ticker = start(kafka_broker.address, topic_prefix)
     wait_until(lambda: ticker.tick_count, 30)
-    apply(kafka_settings(kafka_broker.address), Wish(topic_prefix, 3, keep_seconds=0))
+    apply(kafka_settings(kafka_broker.address), WantedTopics(topic_prefix, 3, keep_seconds=0))
 
     ticks_of(kafka_broker.address, topic_prefix, lambda found: len(found) == 13)
 

@@ -8,7 +8,7 @@ from tests.collectors.peer import wait_until
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.pipeline.kafka.client import admin
-from tocsin.pipeline.kafka.topics import Wish, apply, check
+from tocsin.pipeline.kafka.topics import WantedTopics, apply, check
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka.settings import KafkaSettings, kafka_settings
 
@@ -23,47 +23,49 @@ def told(differences: list[object]) -> list[str]:
 
 
 def test_they_are_created_and_then_as_they_should_be(settings: KafkaSettings, topic_prefix: str) -> None:
-    missing = check(settings, Wish(topic_prefix))
+    missing = check(settings, WantedTopics(topic_prefix))
     assert f"{topic_prefix}.frames: is missing" in told(list(missing))
-    assert apply(settings, Wish(topic_prefix, 2)) == missing
+    assert apply(settings, WantedTopics(topic_prefix, 2)) == missing
 
-    assert check(settings, Wish(topic_prefix, 2)) == []
-    assert apply(settings, Wish(topic_prefix, 2)) == []
-    assert check(settings, Wish(topic_prefix)) == []  # a count that nobody named is right
+    assert check(settings, WantedTopics(topic_prefix, 2)) == []
+    assert apply(settings, WantedTopics(topic_prefix, 2)) == []
+    assert check(settings, WantedTopics(topic_prefix)) == []  # a count that nobody named is right
 
 
 def test_settings_that_differ_are_told_and_mended(settings: KafkaSettings, topic_prefix: str) -> None:
-    apply(settings, Wish(topic_prefix, 1))
+    apply(settings, WantedTopics(topic_prefix, 1))
     admin = KafkaAdminClient(bootstrap_servers=list(settings.servers))
     wrong = {"message.timestamp.after.max.ms": "3600000", "retention.ms": "60000"}
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{topic_prefix}.frames", wrong)])
     admin.close()
 
     expected = f"{topic_prefix}.frames: message.timestamp.after.max.ms is 3600000, should be 2000"
-    wait_until(lambda: told(list(check(settings, Wish(topic_prefix)))) == [expected])  # how long: nobody named it
-    assert len(apply(settings, Wish(topic_prefix, keep_seconds=0))) == 5  # four are kept for good now
-    assert check(settings, Wish(topic_prefix, keep_seconds=0)) == []
+    wait_until(
+        lambda: told(list(check(settings, WantedTopics(topic_prefix)))) == [expected]
+    )  # how long: nobody named it
+    assert len(apply(settings, WantedTopics(topic_prefix, keep_seconds=0))) == 5  # four are kept for good now
+    assert check(settings, WantedTopics(topic_prefix, keep_seconds=0)) == []
 
 
 def test_they_grow_and_never_shrink(settings: KafkaSettings, topic_prefix: str) -> None:
-    apply(settings, Wish(topic_prefix, 2))
-    apply(settings, Wish(topic_prefix, 3))
-    assert check(settings, Wish(topic_prefix, 3)) == []
-    before = check(settings, Wish(topic_prefix, 1, keep_seconds=60))
+    apply(settings, WantedTopics(topic_prefix, 2))
+    apply(settings, WantedTopics(topic_prefix, 3))
+    assert check(settings, WantedTopics(topic_prefix, 3)) == []
+    before = check(settings, WantedTopics(topic_prefix, 1, keep_seconds=60))
     with pytest.raises(EngineError, match=r"has 3 partitions, 1 are wanted: Kafka cannot take partitions away"):
-        apply(settings, Wish(topic_prefix, 1, keep_seconds=60))
+        apply(settings, WantedTopics(topic_prefix, 1, keep_seconds=60))
 
-    assert check(settings, Wish(topic_prefix, 1, keep_seconds=60)) == before  # nothing was changed
+    assert check(settings, WantedTopics(topic_prefix, 1, keep_seconds=60)) == before  # nothing was changed
 
 
 def test_the_log_of_models_must_have_one_partition(settings: KafkaSettings, topic_prefix: str) -> None:
-    apply(settings, Wish(topic_prefix))
+    apply(settings, WantedTopics(topic_prefix))
     with admin(settings) as client:
         client.create_partitions({f"{topic_prefix}.models": 3})
 
     wait_until(
         lambda: (
-            [(d.topic, d.what, d.found) for d in check(settings, Wish(topic_prefix))]
+            [(d.topic, d.what, d.found) for d in check(settings, WantedTopics(topic_prefix))]
             == [(f"{topic_prefix}.models", "partitions", "3")]
         )
     )

@@ -258,7 +258,7 @@ def test_a_database_that_comes_back_is_looked_at_first() -> None:
     source = MemorySource(topic(verdict("a"), verdict("b")))
     source.poll_count = 1
     sink = VerdictSink(
-        source, store, MemoryBox(), VerdictSinkConfig(linger_seconds=0.0, patience=BackoffConfig(first_seconds=0.0))
+        source, store, MemoryBox(), VerdictSinkConfig(linger_seconds=0.0, backoff=BackoffConfig(first_seconds=0.0))
     )
     with pytest.raises(DatabaseNewerError, match="version 9"):
         sink.run(threading.Event())

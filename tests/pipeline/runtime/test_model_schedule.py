@@ -12,7 +12,7 @@ from tests.flink_fixtures import case_of
 from tests.model_announcements import announced, with_payload
 from tocsin.models.documents import Model, accept
 from tocsin.models.peer_scales import Scale
-from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.detect.peers.detector import PeerDetector, PeersConfig
 from tocsin.pipeline.detect.steps.detector import StepDetector, StepsConfig
 from tocsin.pipeline.job.graph import JobGraph
@@ -97,8 +97,8 @@ def test_one_that_comes_behind_its_time_is_refused() -> None:
     with pytest.raises(ModelRefusedError, match="ahead of the stream") as caught:
         engine.take(encode(late))
     assert caught.value.reason == "too_late"
-    assert engine.take(encode(announced(START_NS, 60, 115))) is Taken.OK
-    assert engine.take(encode(announced(START_NS, 60, 115))) is Taken.DUPLICATE
+    assert engine.take(encode(announced(START_NS, 60, 115))) is RecordOutcome.OK
+    assert engine.take(encode(announced(START_NS, 60, 115))) is RecordOutcome.DUPLICATE
 
 
 def test_a_clock_that_runs_ahead_is_refused_as_for_all_records() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.runtime.embedded.test_engine import EXPECTED, FAULTS, RECORDINGS
-from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.records import (
     CollectiveBatch,
@@ -92,7 +92,7 @@ def test_records_may_arrive_up_to_the_lateness_later_across_ticks(fault: str, se
     at = 0
     for tick_ns, _ in RECORDINGS[fault]:
         while at < len(arrivals) and arrivals[at][0] < tick_ns:
-            assert engine.take(arrivals[at][1]) is not Taken.LATE
+            assert engine.take(arrivals[at][1]) is not RecordOutcome.LATE
             at += 1
         verdicts += engine.tick(tick_ns).verdicts
     # The last second's records are still on their way.

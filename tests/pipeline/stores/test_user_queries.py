@@ -25,7 +25,7 @@ from tocsin.pipeline.stores.user_queries import (
     FORBIDDEN_FUNCTIONS,
     HARMLESS_TABLE_FUNCTIONS,
     LIMITS,
-    Lanes,
+    QuerySlots,
     incidents_query,
     is_incidents_query,
 )
@@ -215,15 +215,15 @@ def test_the_query_of_incidents_is_known_whatever_the_job() -> None:
 
 
 def test_a_query_that_finds_no_place_is_told_so() -> None:
-    lanes = Lanes(queue_seconds=0.0)
+    lanes = QuerySlots(queue_seconds=0.0)
     with contextlib.ExitStack() as held:
         for _ in range(user_queries.MAX_QUERIES_COUNT):
-            held.enter_context(lanes.place("SELECT 1"))
-        with pytest.raises(StoreAwayError, match="4 queries of users are running"), lanes.place("SELECT 1"):
+            held.enter_context(lanes.slot("SELECT 1"))
+        with pytest.raises(StoreAwayError, match="4 queries of users are running"), lanes.slot("SELECT 1"):
             pass
-        with lanes.place(incidents_query()):
+        with lanes.slot(incidents_query()):
             pass
-    with lanes.place("SELECT 1"):
+    with lanes.slot("SELECT 1"):
         pass
 
 

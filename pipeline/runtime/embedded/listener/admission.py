@@ -96,8 +96,8 @@ class Admission:
             raise IdentityError(IdentityRefusal.IDENTITY_MISSING, "the first message must be the hello")
         principal = connection.sign_in.hello(message, self._now_ns())
         key = "" if principal.credential is None else principal.credential.key_id
-        told = {"host": principal.host, "role": principal.role.value, "by": principal.by, "key": key}
-        _LOG.info("signed in", extra={**told, "address": connection.address})
+        fields = {"host": principal.host, "role": principal.role.value, "by": principal.by, "key": key}
+        _LOG.info("signed in", extra={**fields, "address": connection.address})
         return principal
 
     def cut_off(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from tocsin.pipeline.core.slices import Taken
+from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.identity.principal import Principal
 from tocsin.pipeline.runtime.embedded.dead_letters import DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
@@ -36,7 +36,7 @@ from tocsin.pipeline.runtime.embedded.listener.connection_book import Connection
 from tocsin.pipeline.runtime.embedded.listener.limits import Quota
 from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
 from tocsin.pipeline.runtime.embedded.listener.peer_limits import Intake
-from tocsin.pipeline.runtime.embedded.listener.readers import ReaderDesk
+from tocsin.pipeline.runtime.embedded.listener.readers import ReaderService
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.schemas.errors import ClockAheadError, FieldError, IdentityError, SchemaError
 from tocsin.schemas.records import ModelAnnouncement, Tick
@@ -106,7 +106,7 @@ class AgentServer:
         self._looked_seconds = self._forgot_seconds = clock()
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
-        self.readers = ReaderDesk(self._wake)
+        self.readers = ReaderService(self._wake)
         self._troubles = TroubleLog(_LOG)
         self.counters: Counter[str] = Counter()
         self.dead_letters: deque[DeadLetter] = deque(maxlen=_KEPT_DEAD_LETTERS)
@@ -345,7 +345,7 @@ class AgentServer:
             if not isinstance(record, ModelAnnouncement | Tick):
                 self._intake.check(principal.share_of(record), record, self._clock())
             taken = self._engine.take_record(record, data, now_ns)
-            if taken is Taken.LATE:
+            if taken is RecordOutcome.LATE:
                 self._on_letter("late", DeadLetter(now_ns, connection.host, "late", "", data))
         except ClockAheadError as error:
             refused = {"index": index, "reason": error.reason, "message": str(error), "ahead_ns": error.ahead_ns}

@@ -105,7 +105,7 @@ class Intake:
         self._forget = forget
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._jobs: OrderedDict[JobKey, float] = OrderedDict()
-        self._speakers: dict[JobKey, set[str]] = {}
+        self._reporters: dict[JobKey, set[str]] = {}
         """Attempt -> the peers that it counts for."""
 
     def begin(self, known: Iterable[JobKey], now_seconds: float) -> None:
@@ -148,7 +148,7 @@ class Intake:
         if len(self._peers) > self._limits.peer_count:
             gone, known = self._peers.popitem(last=False)
             for job in known.attempts:
-                self._unsaid(gone, job)
+                self._uncount(gone, job)
         host = hosts.get(name)
         if host is not None:
             return host
@@ -171,7 +171,7 @@ class Intake:
         self._jobs[job] = attempts[job] = now_seconds
         self._jobs.move_to_end(job)
         attempts.move_to_end(job)
-        self._speakers.setdefault(job, set()).add(peer)
+        self._reporters.setdefault(job, set()).add(peer)
 
     def _bound_attempts(self, peer: str, job: JobKey, now_seconds: float) -> None:
         """Make room for one more attempt of a peer by giving up an older one of its own.
@@ -197,22 +197,22 @@ class Intake:
         an open verdict.
         """
         begin = now_seconds - self._limits.forget_seconds
-        others = (self._peers[one].attempts[job] for one in self._speakers[job] if one != peer)
+        others = (self._peers[one].attempts[job] for one in self._reporters[job] if one != peer)
         if any(seconds >= begin for seconds in others):
             del self._peers[peer].attempts[job]
-            self._unsaid(peer, job)
+            self._uncount(peer, job)
             return True
         if self._is_held(job):
             return False
         self._drop(job)
         return True
 
-    def _unsaid(self, peer: str, job: JobKey) -> None:
+    def _uncount(self, peer: str, job: JobKey) -> None:
         """Stop counting an attempt for a peer."""
-        speakers = self._speakers[job]
-        speakers.discard(peer)
-        if not speakers:
-            del self._speakers[job]
+        reporters = self._reporters[job]
+        reporters.discard(peer)
+        if not reporters:
+            del self._reporters[job]
 
     def _make_room(self, now_seconds: float) -> None:
         """Forget the least recently reported attempt that is quiet and has no open verdict.
@@ -235,7 +235,7 @@ class Intake:
     def _forgotten(self, job: JobKey) -> None:
         """Remove an attempt from all counts."""
         self._jobs.pop(job, None)
-        for peer in self._speakers.pop(job, ()):
+        for peer in self._reporters.pop(job, ()):
             del self._peers[peer].attempts[job]
 
     def _ranks(self, host: _Host, record: JobRecord, ranks: set[int]) -> None:
@@ -264,9 +264,9 @@ class Intake:
             for host in [key for key, host in peer.hosts.items() if host.heard_seconds < begin]:
                 del peer.hosts[host]
             for job in [job for job, seconds in peer.attempts.items() if seconds < begin]:
-                if len(self._speakers[job]) > 1 or not self._is_held(job):  # else it keeps what only it speaks of
+                if len(self._reporters[job]) > 1 or not self._is_held(job):  # else it keeps what only it speaks of
                     del peer.attempts[job]
-                    self._unsaid(name, job)
+                    self._uncount(name, job)
             if not peer.hosts and not peer.attempts:
                 del self._peers[name]
 

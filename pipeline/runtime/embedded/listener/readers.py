@@ -37,7 +37,7 @@ Answerer = Callable[[Message], Message]
 """Function from a question to its answer, called from several threads; its ``TocsinError`` is sent to the reader."""
 
 
-class ReaderDesk:
+class ReaderService:
     """Queues readers' questions and delivers the answers."""
 
     def __init__(self, wake: Callable[[], None]) -> None:

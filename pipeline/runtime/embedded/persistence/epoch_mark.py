@@ -26,7 +26,7 @@ _ROOM_BYTES: Final = _SUSPECT_AT - _LENGTH_BYTES - 1
 
 
 @dataclass(frozen=True, slots=True)
-class TurnName:
+class BundleKey:
     """Identifies a slice bundle: one job's second.
 
     Attributes:
@@ -39,15 +39,15 @@ class TurnName:
 
 
 @dataclass(frozen=True, slots=True)
-class FatalTurn:
+class FatalBundle:
     """A slice bundle at which the process died.
 
     Attributes:
-        turn: the bundle.
+        bundle: the bundle.
         end_count: number of consecutive deaths at it.
     """
 
-    turn: TurnName
+    bundle: BundleKey
     end_count: int
 
 
@@ -74,7 +74,7 @@ class EpochMark:
             os.close(fd)
         self.suspect = self._look_back()
 
-    def _look_back(self) -> FatalTurn | None:
+    def _look_back(self) -> FatalBundle | None:
         """Return the bundle at which the previous process died, with the count of deaths, and clear the mark."""
         died_in, before = self._get(_JUDGING_AT), self._get(_SUSPECT_AT)
         self.judged()
@@ -83,11 +83,11 @@ class EpochMark:
             return None
         count = before[1] + 1 if before is not None and before[0] == died_in[0] else 1
         self._set(_SUSPECT_AT, died_in[0], count)
-        return FatalTurn(died_in[0], count)
+        return FatalBundle(died_in[0], count)
 
     def judging(self, job: JobKey, end_ns: int) -> None:
         """Mark that a slice bundle is being processed."""
-        self._set(_JUDGING_AT, TurnName(job, end_ns), 0)
+        self._set(_JUDGING_AT, BundleKey(job, end_ns), 0)
 
     def judged(self) -> None:
         """Mark that no slice bundle is being processed."""
@@ -106,11 +106,11 @@ class EpochMark:
         """Mark the journal as complete, because a new snapshot contains everything before it."""
         self._map[_INCOMPLETE_AT] = 0
 
-    def _set(self, at: int, turn: TurnName, count: int) -> None:
+    def _set(self, at: int, bundle: BundleKey, count: int) -> None:
         # names as they are, whatever is in them: escaped they would be up to six times as long
         """Write one mark (bundle and count) at this offset, its length last so that a partial mark is invalid."""
-        cluster, job_id = (name.encode("utf-8", "surrogatepass") for name in (turn.job.cluster, turn.job.job_id))
-        numbers = json.dumps([turn.job.attempt, turn.end_ns, count, len(cluster)]).encode()
+        cluster, job_id = (name.encode("utf-8", "surrogatepass") for name in (bundle.job.cluster, bundle.job.job_id))
+        numbers = json.dumps([bundle.job.attempt, bundle.end_ns, count, len(cluster)]).encode()
         text = numbers + b"\n" + cluster + job_id
         body = zlib.crc32(text).to_bytes(4, "little") + text
         self._clear(at)
@@ -124,7 +124,7 @@ class EpochMark:
         """Erase the mark at this offset."""
         self._map[at : at + _LENGTH_BYTES] = bytes(_LENGTH_BYTES)
 
-    def _get(self, at: int) -> tuple[TurnName, int] | None:
+    def _get(self, at: int) -> tuple[BundleKey, int] | None:
         """Return the bundle and count of the mark at this offset, None if there is no valid mark."""
         length = int.from_bytes(self._map[at : at + _LENGTH_BYTES], "little")
         body = self._map[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
@@ -140,7 +140,7 @@ class EpochMark:
         self._map.close()
 
 
-def _read(text: bytes) -> tuple[TurnName, int]:
+def _read(text: bytes) -> tuple[BundleKey, int]:
     """Parse the text of a mark into its bundle and count.
 
     Raises:
@@ -149,4 +149,4 @@ def _read(text: bytes) -> tuple[TurnName, int]:
     numbers, _, names = text.partition(b"\n")
     attempt, end_ns, count, cluster_bytes = (int(value) for value in json.loads(numbers))
     cluster, job_id = (name.decode("utf-8", "surrogatepass") for name in (names[:cluster_bytes], names[cluster_bytes:]))
-    return TurnName(JobKey(cluster, job_id, attempt), end_ns), count
+    return BundleKey(JobKey(cluster, job_id, attempt), end_ns), count

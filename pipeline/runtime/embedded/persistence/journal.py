@@ -158,7 +158,7 @@ class Journal:
         self._lock = threading.Lock()
         self._waiting = bytearray()
         self._kept_bytes = 0
-        self._said = ""
+        self._logged_error = ""
         self.loss: StateLoss | None = None
         self.counters: Counter[str] = Counter()
         self.segment = segment
@@ -174,7 +174,7 @@ class Journal:
         """Reason why new entries are currently not kept, "" = they are."""
         if self.loss is not None:
             return f"{self.loss.value}: nothing is kept until the next snapshot"
-        return f"{self._said}: acknowledgements wait" if self._said else ""
+        return f"{self._logged_error}: acknowledgements wait" if self._logged_error else ""
 
     def append(self, kind: JournalKind, payload: bytes) -> None:
         """Add an entry to the buffer; ``flush`` writes it."""
@@ -207,13 +207,13 @@ class Journal:
                 written = os.write(self._fd, self._waiting)
                 del self._waiting[:written]
         except OSError as error:
-            self._say(f"{error.strerror or error}")
+            self._log_error(f"{error.strerror or error}")
             if len(self._waiting) > self._config.most_waiting_bytes:
                 self._lose(StateLoss.JOURNAL_UNWRITABLE, str(error))
                 self._waiting.clear()
                 return True
             return False
-        self._said = ""
+        self._logged_error = ""
         return True
 
     def _lose(self, loss: StateLoss, detail: str) -> None:
@@ -222,10 +222,10 @@ class Journal:
         self.loss = loss
         _LOG.error("journal given up until the next snapshot", extra={"reason": loss.value, "detail": detail})
 
-    def _say(self, text: str) -> None:
+    def _log_error(self, text: str) -> None:
         """Log a write error unless it was the last one logged."""
-        if text != self._said:
-            self._said = text
+        if text != self._logged_error:
+            self._logged_error = text
             _LOG.error("journal cannot be written: acknowledgements wait", extra={"error": text})
 
     def cut(self) -> int:

@@ -68,20 +68,20 @@ class Ledger:
         self._append(JournalKind.EXCUSE, excuse_entry(until_ns, hosts))
         self.commit()
 
-    def judging(self, turn: SliceBundle) -> tuple[SliceBundle, bool]:
+    def judging(self, bundle: SliceBundle) -> tuple[SliceBundle, bool]:
         """Mark that a slice bundle is about to be processed.
 
         Returns:
             The bundle to process, without its records if the process died twice at it; and whether the job's state must
             be reset, because the process died again even without the records.
         """
-        end_count = self._state.judging(turn.job, turn.end_ns)
+        end_count = self._state.judging(bundle.job, bundle.end_ns)
         if end_count < ISOLATED_END_COUNT:
-            return turn, False
-        for record in (*turn.fast.records, *(record for metrics in turn.metrics for record in metrics.records)):
+            return bundle, False
+        for record in (*bundle.fast.records, *(record for metrics in bundle.metrics for record in metrics.records)):
             self._on_isolated(record)
-        fast = replace(turn.fast, records=())
-        return replace(turn, fast=fast, metrics=()), end_count >= FORGOTTEN_END_COUNT
+        fast = replace(bundle.fast, records=())
+        return replace(bundle, fast=fast, metrics=()), end_count >= FORGOTTEN_END_COUNT
 
     def judged(self) -> None:
         """Mark that no slice bundle is being processed any more."""

@@ -65,7 +65,7 @@ class Generation:
     places: Mapping[str, Place] = field(default_factory=dict)
 
 
-class SnapshotShelf:
+class SnapshotFiles:
     """The snapshot generations in one folder; written by one thread only."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,7 +136,7 @@ class SnapshotShelf:
                     raise SnapshotError(f"{self._pack_path(pack)}: part {name!r} is damaged")
         return parts
 
-    def take_up(self, generation: Generation) -> None:
+    def resume(self, generation: Generation) -> None:
         """Continue from a loaded generation, so that its unchanged parts are not written again."""
         self._newest = generation
         self._kept = [generation]

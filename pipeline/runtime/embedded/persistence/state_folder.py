@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.core.operator import STATE_VERSION
 from tocsin.pipeline.runtime.embedded.persistence import journal as journals
-from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import EpochMark, TurnName
+from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import BundleKey, EpochMark
 from tocsin.pipeline.runtime.embedded.persistence.journal import (
     Journal,
     JournalConfig,
@@ -28,7 +28,7 @@ from tocsin.pipeline.runtime.embedded.persistence.journal import (
     ReadTally,
 )
 from tocsin.pipeline.runtime.embedded.persistence.regular_files import read_regular
-from tocsin.pipeline.runtime.embedded.persistence.snapshots import Generation, SnapshotShelf
+from tocsin.pipeline.runtime.embedded.persistence.snapshots import Generation, SnapshotFiles
 from tocsin.schemas.errors import EngineError, SnapshotError
 from tocsin.schemas.reasons import StateLoss
 from tocsin.schemas.records import JobKey
@@ -84,7 +84,7 @@ class StateFolder:
             self._lock_fd = _locked(folder / "lock")
             try:
                 self._mark = EpochMark(folder / "judging")
-                self.shelf = SnapshotShelf(folder)
+                self.snapshot_files = SnapshotFiles(folder)
                 self._isolated = self._read_isolated()
             except BaseException:
                 os.close(self._lock_fd)
@@ -99,34 +99,36 @@ class StateFolder:
         suspect = self._mark.suspect
         if suspect is None or suspect.end_count < ISOLATED_END_COUNT:
             return
-        self._isolated[suspect.turn] = suspect.end_count
-        told = {"job": suspect.turn.job.job_id, "end_ns": suspect.turn.end_ns, "ends": suspect.end_count}
-        _LOG.error("ended again while judging the same records", extra={"reason": StateLoss.JUDGED_AT_TWO_ENDS, **told})
+        self._isolated[suspect.bundle] = suspect.end_count
+        fields = {"job": suspect.bundle.job.job_id, "end_ns": suspect.bundle.end_ns, "ends": suspect.end_count}
+        _LOG.error(
+            "ended again while judging the same records", extra={"reason": StateLoss.JUDGED_AT_TWO_ENDS, **fields}
+        )
         self._write_isolated()
 
     def load(self) -> FoundState:
         """Return the newest readable snapshot; unusable state is moved aside."""
         aside: list[tuple[StateLoss, str]] = []
-        if self._mark.is_incomplete and (self.shelf.numbers() or journals.segments(self.folder)):
+        if self._mark.is_incomplete and (self.snapshot_files.numbers() or journals.segments(self.folder)):
             aside.append((StateLoss.INCOMPLETE, "the engine before this one could not keep all that it took"))
             self.set_aside(*aside[-1])
-        for number in self.shelf.numbers():
+        for number in self.snapshot_files.numbers():
             try:
-                generation = self.shelf.manifest(number)
+                generation = self.snapshot_files.manifest(number)
                 if generation.state_version != STATE_VERSION:
                     text = f"state version {generation.state_version}, this program has {STATE_VERSION}"
                     aside.append((StateLoss.OTHER_VERSION, text))
                     self.set_aside(*aside[-1])
                     break
-                parts = self.shelf.load(generation)
+                parts = self.snapshot_files.load(generation)
             except SnapshotError as error:
                 aside.append((StateLoss.UNREADABLE, str(error)))
                 continue
             if aside:
                 _LOG.error("a snapshot cannot be read: the one before it is used", extra={"detail": aside[-1][1]})
-            self.shelf.take_up(generation)
+            self.snapshot_files.resume(generation)
             return FoundState(generation, parts, tuple(aside))
-        if self.shelf.numbers():
+        if self.snapshot_files.numbers():
             self.set_aside(*aside[-1])
         return FoundState(aside=tuple(aside))
 
@@ -159,7 +161,7 @@ class StateFolder:
         """
         try:
             target = self._move_aside(reason)
-            self.shelf = SnapshotShelf(self.folder)
+            self.snapshot_files = SnapshotFiles(self.folder)
         except OSError as error:
             raise EngineError(f"the state in {self.folder} cannot be set aside: {error}") from error
         self._isolated.clear()
@@ -202,8 +204,8 @@ class StateFolder:
     def write(self, parts: Mapping[str, bytes], journal: int, tick_ns: int) -> bool:
         """Write a snapshot and remove what it replaces; return False if that failed."""
         try:
-            _, written = self.shelf.write(parts, journal, tick_ns)
-            journals.remove_before(self.folder, self.shelf.first_journal)
+            _, written = self.snapshot_files.write(parts, journal, tick_ns)
+            journals.remove_before(self.folder, self.snapshot_files.first_journal)
         except (OSError, SnapshotError) as error:
             self.counters["snapshot_failures"] += 1
             _LOG.error("snapshot not written: the journal goes on", extra={"error": str(error)})
@@ -220,13 +222,13 @@ class StateFolder:
         Return the number of consecutive deaths at it, 0 if below two.
         """
         self._mark.judging(job, end_ns)
-        return self._isolated.get(TurnName(job, end_ns), 0) if self._isolated else 0
+        return self._isolated.get(BundleKey(job, end_ns), 0) if self._isolated else 0
 
     def judged(self) -> None:
         """Mark that no slice bundle is being processed."""
         self._mark.judged()
 
-    def _read_isolated(self) -> dict[TurnName, int]:
+    def _read_isolated(self) -> dict[BundleKey, int]:
         """Return the bundles with repeated deaths from ``isolated.json``, with the count of each.
 
         Invalid entries are logged.
@@ -239,20 +241,20 @@ class StateFolder:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            told = {"reason": StateLoss.UNREADABLE.value, "error": f"{type(error).__name__}: {error}"}
-            _LOG.error("isolated.json cannot be read: no turn is isolated", extra=told)
+            fields = {"reason": StateLoss.UNREADABLE.value, "error": f"{type(error).__name__}: {error}"}
+            _LOG.error("isolated.json cannot be read: no turn is isolated", extra=fields)
             return {}
         found = [one for one in map(_isolated, entries) if one is not None]
         if len(found) < len(entries):
-            told = {"reason": StateLoss.UNREADABLE.value, "error": f"{len(entries) - len(found)} are ignored"}
-            _LOG.error("isolated.json has entries that are none", extra=told)
+            fields = {"reason": StateLoss.UNREADABLE.value, "error": f"{len(entries) - len(found)} are ignored"}
+            _LOG.error("isolated.json has entries that are none", extra=fields)
         return dict(found)
 
     def _write_isolated(self) -> None:
         """Write the newest bundles with repeated deaths to ``isolated.json``; a failure is only logged."""
         newest = [
-            [[turn.job.cluster, turn.job.job_id, turn.job.attempt], turn.end_ns, count]
-            for turn, count in sorted(self._isolated.items(), key=lambda one: one[0].end_ns)[-100:]
+            [[bundle.job.cluster, bundle.job.job_id, bundle.job.attempt], bundle.end_ns, count]
+            for bundle, count in sorted(self._isolated.items(), key=lambda one: one[0].end_ns)[-100:]
         ]
         new, path = self.folder / "isolated.new", self.folder / "isolated.json"
         try:
@@ -288,11 +290,11 @@ def _asides(base: Path) -> list[Path]:
     return sorted((one for one in base.iterdir() if _aside_number(one)), key=_aside_number)
 
 
-def _isolated(entry: Any) -> tuple[TurnName, int] | None:
+def _isolated(entry: Any) -> tuple[BundleKey, int] | None:
     """Parse an entry of ``isolated.json`` into bundle and count; None if it is invalid."""
     match entry:
         case [[str(cluster), str(job_id), int(attempt)], int(end_ns), int(count)]:
-            return TurnName(JobKey(cluster, job_id, attempt), end_ns), count
+            return BundleKey(JobKey(cluster, job_id, attempt), end_ns), count
     return None
 
 

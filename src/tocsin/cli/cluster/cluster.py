@@ -136,7 +136,7 @@ class Cluster:
 
         self.broker.start()
         config = self._config
-        wish = topics.Wish(config.prefix, config.partition_count, is_for_replays=not config.is_ticking)
+        wish = topics.WantedTopics(config.prefix, config.partition_count, is_for_replays=not config.is_ticking)
         topics.apply(kafka_settings(self.broker.address), wish)
 
     def start_flink(self) -> None:

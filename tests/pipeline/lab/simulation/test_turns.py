@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.core.frame_blocks import blocks_of, join_blocks
-from tocsin.pipeline.job.rank_holders import SpeakersConfig
+from tocsin.pipeline.job.rank_holders import RankFilterConfig
 from tocsin.pipeline.lab.simulation.case import Case, draw_case
 from tocsin.pipeline.lab.simulation.levels import USER_METRIC
 from tocsin.pipeline.lab.simulation.turns import turns_of
@@ -27,8 +27,8 @@ def _lines(case: Case) -> list[dict[str, Any]]:
     pipeline: JobPipeline | None = None
     found = []
     for turn in turns_of(case):
-        pipeline = pipeline or JobPipeline(JobConfig(speakers=SpeakersConfig(is_played=True)), turn.job)
-        found += [verdict.to_line() for verdict in pipeline.on_turn(turn).verdicts]
+        pipeline = pipeline or JobPipeline(JobConfig(rank_filter=RankFilterConfig(is_played=True)), turn.job)
+        found += [verdict.to_line() for verdict in pipeline.on_bundle(turn).verdicts]
     return found
 
 

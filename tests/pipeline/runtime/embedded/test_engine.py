@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tocsin.pipeline.core.operator import STATE_VERSION
 from tocsin.pipeline.core.slices import SliceBundle
-from tocsin.pipeline.job.speakers import RefusedSpeech
+from tocsin.pipeline.job.rank_filter import RefusedRecords
 from tocsin.pipeline.lab.testing import FakeJob, JobShape
 from tocsin.pipeline.rca.operator import Diagnose
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
@@ -340,7 +340,7 @@ def test_what_is_refused_is_told_and_reaches_no_recorder() -> None:
     engine = EmbeddedEngine(EngineConfig())
     heard: list[SliceBundle] = []
     engine.taps.append(heard.append)
-    refused: list[tuple[JobKey, RefusedSpeech]] = []
+    refused: list[tuple[JobKey, RefusedRecords]] = []
     for at in range(15):
         for record in job.second():
             engine.take(encode(record))

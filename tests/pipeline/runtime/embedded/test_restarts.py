@@ -15,7 +15,7 @@ from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.rca.evidence.silence import SilenceConfig, silent_hosts
 from tocsin.pipeline.runtime.embedded.engine import EngineOutput
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.records import Event, EventSource, Severity
 from tocsin.schemas.verdicts import VerdictState
@@ -147,7 +147,7 @@ def test_what_is_said_again_after_a_lost_state_has_rising_updates(tmp_path: Path
     assert life.service.memory.floors == {name: one.update for name, one in old.items()}
     first = replace(next(iter(old.values())), update=0, detected_ns=life.job.now_ns)
     for output in (first, replace(first, update=1)):
-        life.service._scribe.follow_up(EngineOutput((output,), (), (), 1), life.job.now_ns)
+        life.service._output.follow_up(EngineOutput((output,), (), (), 1), life.job.now_ns)
     wait_written([life])
 
     newest = old[first.verdict_id].update
@@ -203,14 +203,14 @@ def test_a_record_that_ends_the_engine_twice_is_a_dead_letter_and_the_job_goes_o
     life = Life(tmp_path)
     life.run(25)
     poison = life.job.now_ns + SECOND_NS // 2
-    real = JobPipeline.on_turn
+    real = JobPipeline.on_bundle
 
-    def deadly(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def deadly(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         if any(record.ts_ns == poison for record in turn.fast.records):
             raise KeyboardInterrupt
         return real(self, turn)
 
-    monkeypatch.setattr(JobPipeline, "on_turn", deadly)
+    monkeypatch.setattr(JobPipeline, "on_bundle", deadly)
     job = life.service.engine.jobs()[0]
     data = encode(Event(job, "n00", poison, 0, EventSource.PROCESS, "poison", Severity.INFO, {}))
     life.service.engine.take(data)

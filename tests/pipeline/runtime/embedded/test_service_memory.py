@@ -11,7 +11,7 @@ from tests.pipeline.stores.samples import JOB, ONSET, SECOND, verdict
 from tocsin.pipeline.core.operator import UNCHANGED
 from tocsin.pipeline.detect.align import AlignedHealth
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
-from tocsin.pipeline.runtime.embedded.persistence.snapshots import SnapshotShelf
+from tocsin.pipeline.runtime.embedded.persistence.snapshots import SnapshotFiles
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.schemas.verdicts import ActionKind
 
@@ -33,10 +33,10 @@ def _state(memory: ServiceMemory) -> dict[str, object]:
 
 @pytest.mark.parametrize("counts", [[5], [250], [99, 1, 1], [350, 30, 170], [1000, 99]])
 def test_lines_survive_whatever_was_dropped_between_two_snapshots(tmp_path: Path, counts: list[int]) -> None:
-    memory, shelf, number = _memory(300), SnapshotShelf(tmp_path), 0
+    memory, shelf, number = _memory(300), SnapshotFiles(tmp_path), 0
     for tick, count in enumerate(counts):
         for _ in range(count):
-            memory.speak({"n": number})
+            memory.add_line({"n": number})
             number += 1
         generation, _ = shelf.write(memory.snapshot(shelf.known), tick, tick)
     again = _memory(300)
@@ -50,7 +50,7 @@ def test_lines_survive_whatever_was_dropped_between_two_snapshots(tmp_path: Path
 def test_full_pages_are_not_written_again() -> None:
     memory = _memory(10_000)
     for number in range(250):
-        memory.speak({"n": number})
+        memory.add_line({"n": number})
     first = memory.snapshot()
     second = memory.snapshot(first.keys())
 

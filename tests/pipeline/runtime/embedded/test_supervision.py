@@ -18,7 +18,7 @@ from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread, describe_dead
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.errors import ClockAheadError
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, JobKey, Severity
 from tocsin.schemas.verdicts import Verdict, VerdictState
@@ -30,15 +30,15 @@ POISON = "poison"
 @pytest.fixture
 def brittle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that raise at an event that the codec accepts, as those of the report did."""
-    real = JobPipeline.on_turn
+    real = JobPipeline.on_bundle
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def on_bundle(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
         if any(isinstance(record, Event) and record.name == POISON for record in turn.fast.records):
             raise OverflowError("int too large to convert to float")
         return result
 
-    monkeypatch.setattr(JobPipeline, "on_turn", on_turn)
+    monkeypatch.setattr(JobPipeline, "on_bundle", on_bundle)
 
 
 def poison(job: JobKey, ts_ns: int) -> Event:
@@ -401,7 +401,7 @@ def test_parts_that_raise_do_not_end_the_ticks(bench: Bench, monkeypatch: pytest
         raise ValueError("unforeseen")
 
     for name in ("_evidence", "_changes_of"):
-        monkeypatch.setattr(service._scribe, name, fails)
+        monkeypatch.setattr(service._output, name, fails)
     monkeypatch.setattr(service.memory.minutes, "finish", fails)
     bench.run(20)
     bench.job.kill(3)

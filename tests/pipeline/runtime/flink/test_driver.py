@@ -28,7 +28,7 @@ from tocsin.pipeline.runtime.flink.memory_state import MemoryState
 from tocsin.pipeline.runtime.flink.outputs import Output, canary
 from tocsin.pipeline.runtime.flink.packing import pack
 from tocsin.pipeline.runtime.flink.reduce import reduce_and_pack
-from tocsin.pipeline.runtime.job_pipeline import JobPipeline, TurnResult
+from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE, VERDICTS
@@ -372,15 +372,15 @@ def test_an_operator_that_raises_in_one_second_is_a_dead_letter_and_the_job_goes
     state = CountedState()
     driver = JobDriver(CONFIG, KEY, state)
     first_ns = second_of(records[0])
-    real, ends = JobPipeline.on_turn, []
+    real, ends = JobPipeline.on_bundle, []
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> TurnResult:
+    def on_bundle(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         ends.append(turn.end_ns)
         if len(ends) == 5:
             raise OverflowError("int too large to convert to float")
         return real(self, turn)
 
-    monkeypatch.setattr(JobPipeline, "on_turn", on_turn)
+    monkeypatch.setattr(JobPipeline, "on_bundle", on_bundle)
     outputs = []
     for second in range(80):
         end_ns = first_ns + second * NS_PER_SECOND

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import EpochMark, FatalTurn, TurnName
+from tocsin.pipeline.runtime.embedded.persistence.epoch_mark import BundleKey, EpochMark, FatalBundle
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.wire.validate import MAX_NAME_BYTES
 
@@ -28,7 +28,7 @@ def test_the_longest_names_are_found_again_and_counted(name: str, tmp_path: Path
         found = mark.suspect
         mark.judging(job, 1_700_000_000_000_000_000)
         mark.close()
-        assert found == (FatalTurn(TurnName(job, 1_700_000_000_000_000_000), count) if count else None)
+        assert found == (FatalBundle(BundleKey(job, 1_700_000_000_000_000_000), count) if count else None)
 
 
 @pytest.mark.parametrize("text", [b"[" * 4000, b"[1,2]\nab", b'["x",1,1,1]\nab', b"{}", b'["c","j",0,7,1]'])

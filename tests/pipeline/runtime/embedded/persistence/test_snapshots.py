@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from tocsin.pipeline.core.operator import UNCHANGED
-from tocsin.pipeline.runtime.embedded.persistence.snapshots import SnapshotShelf
+from tocsin.pipeline.runtime.embedded.persistence.snapshots import SnapshotFiles
 from tocsin.schemas.errors import SnapshotError
 
 
 def test_what_was_written_comes_back_and_only_changes_are_written(tmp_path: Path) -> None:
-    shelf = SnapshotShelf(tmp_path)
+    shelf = SnapshotFiles(tmp_path)
     parts = {"big": b"b" * 5000, "small": b"1"}
     _, first = shelf.write(parts, 1, 10)
     generation, second = shelf.write({**parts, "small": b"2"}, 2, 20)
 
     assert first - second > 4000
     assert shelf.load(generation) == {**parts, "small": b"2"}
-    fresh = SnapshotShelf(tmp_path)
+    fresh = SnapshotFiles(tmp_path)
     assert fresh.numbers() == [2, 1]
     found = fresh.manifest(2)
     assert (found.journal_index, found.tick_ns) == (2, 20)
@@ -27,9 +27,9 @@ def test_what_was_written_comes_back_and_only_changes_are_written(tmp_path: Path
 
 
 def test_unchanged_parts_stay_over_generations_and_a_start(tmp_path: Path) -> None:
-    SnapshotShelf(tmp_path).write({"a": b"a", "b": b"1"}, 1, 1)
-    shelf = SnapshotShelf(tmp_path)
-    shelf.take_up(shelf.manifest(1))
+    SnapshotFiles(tmp_path).write({"a": b"a", "b": b"1"}, 1, 1)
+    shelf = SnapshotFiles(tmp_path)
+    shelf.resume(shelf.manifest(1))
     for number in range(2, 6):
         shelf.write({"a": UNCHANGED, "b": str(number).encode()}, number, number)
 
@@ -42,7 +42,7 @@ def test_unchanged_parts_stay_over_generations_and_a_start(tmp_path: Path) -> No
 
 def test_the_folder_is_bounded(tmp_path: Path) -> None:
     """Each generation changes another one of its parts: old packs would hold one living part each."""
-    shelf = SnapshotShelf(tmp_path)
+    shelf = SnapshotFiles(tmp_path)
     parts = {str(number): bytes([number]) * 100_000 for number in range(20)}
     for number in range(200):
         parts[str(number % 20)] = number.to_bytes(2, "little") * 50_000
@@ -55,14 +55,14 @@ def test_the_folder_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["snapshot-000000000002.json", "parts-000000000002.pack"])
 def test_damage_is_seen_and_the_generation_before_is_whole(tmp_path: Path, name: str) -> None:
-    shelf = SnapshotShelf(tmp_path)
+    shelf = SnapshotFiles(tmp_path)
     shelf.write({"a": b"first"}, 1, 1)
     shelf.write({"a": b"other"}, 2, 2)
     path = tmp_path / name
     data = bytearray(path.read_bytes())
     data[-3] ^= 4
     path.write_bytes(data)
-    fresh = SnapshotShelf(tmp_path)
+    fresh = SnapshotFiles(tmp_path)
 
     with pytest.raises(SnapshotError):
         fresh.load(fresh.manifest(2))
@@ -72,7 +72,7 @@ def test_damage_is_seen_and_the_generation_before_is_whole(tmp_path: Path, name:
 def test_a_write_that_was_cut_short_leaves_the_generation_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = SnapshotShelf(tmp_path)
+    shelf = SnapshotFiles(tmp_path)
     shelf.write({"a": b"first"}, 1, 1)
 
     def killed(*_: object) -> None:
@@ -82,7 +82,7 @@ def test_a_write_that_was_cut_short_leaves_the_generation_before(
         patch.setattr("os.replace", killed)
         with pytest.raises(OSError, match="no space"):
             shelf.write({"a": b"second"}, 2, 2)
-    fresh = SnapshotShelf(tmp_path)
+    fresh = SnapshotFiles(tmp_path)
     assert fresh.load(fresh.manifest(fresh.numbers()[0])) == {"a": b"first"}
     generation, _ = fresh.write({"a": b"third"}, 3, 3)
     assert fresh.load(generation) == {"a": b"third"}

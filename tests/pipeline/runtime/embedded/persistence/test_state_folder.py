@@ -159,7 +159,7 @@ def test_an_end_between_turns_is_nobodys_fault(tmp_path: Path) -> None:
 def test_a_missing_segment_is_said(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     journal = state.begin()
-    generation, _ = state.shelf.write({"a": b"1"}, journal.cut(), 1)
+    generation, _ = state.snapshot_files.write({"a": b"1"}, journal.cut(), 1)
     journal.cut()
     journal.cut()
     (tmp_path / "journal-000000000003.log").unlink()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tocsin.pipeline.job.rank_holders import SpeakersConfig
-from tocsin.pipeline.job.speakers import RefusedSpeech, Speakers
+from tocsin.pipeline.job.rank_filter import RankFilter, RefusedRecords
+from tocsin.pipeline.job.rank_holders import RankFilterConfig
 from tocsin.schemas.job_key import lone_host
 from tocsin.schemas.reasons import SpeakerRefusal
 from tocsin.schemas.records import (
@@ -68,14 +68,14 @@ def answer(second: float, host: str, rank: int) -> ProbeAnswer:
     return ProbeAnswer(JOB, host, at(second), rank, "r", "flight_recorder", b"{}")
 
 
-def placed(config: SpeakersConfig | None = None) -> Speakers:
+def placed(config: RankFilterConfig | None = None) -> RankFilter:
     """Ranks 0 to 3 on hosts a to d."""
-    speakers = Speakers(config or SpeakersConfig(), lambda _rank: True)
-    speakers.admit([topology(0, host, rank, size=4) for rank, host in enumerate(HOSTS)], at(1))
-    return speakers
+    rank_filter = RankFilter(config or RankFilterConfig(), lambda _rank: True)
+    rank_filter.admit([topology(0, host, rank, size=4) for rank, host in enumerate(HOSTS)], at(1))
+    return rank_filter
 
 
-def reasons(refused: Sequence[RefusedSpeech]) -> list[tuple[str, int, str]]:
+def reasons(refused: Sequence[RefusedRecords]) -> list[tuple[str, int, str]]:
     return [(letter.host, letter.rank, letter.reason.value) for letter in refused]
 
 
@@ -123,33 +123,33 @@ class TestRows:
         ]
 
     def test_letters_of_a_turn_are_bounded_and_counted_by_host(self) -> None:
-        speakers = placed(SpeakersConfig(most_letters_count=5))
-        _, refused = speakers.admit([event(2, "a", 1 + index % 3) for index in range(90)], at(3))
+        rank_filter = placed(RankFilterConfig(max_refusal_count=5))
+        _, refused = rank_filter.admit([event(2, "a", 1 + index % 3) for index in range(90)], at(3))
 
         assert [letter.count for letter in refused] == [30, 30, 30]
-        _, refused = speakers.admit([event(3, f"x{index}", 1) for index in range(90)], at(4))
+        _, refused = rank_filter.admit([event(3, f"x{index}", 1) for index in range(90)], at(4))
         assert len(refused) == 5
-        assert speakers.refused_by_host["a"] == 90
+        assert rank_filter.refused_by_host["a"] == 90
 
     def test_a_rank_that_nobody_placed_belongs_to_its_first_speaker_until_a_topology_says_otherwise(self) -> None:
-        speakers = Speakers(SpeakersConfig())
-        assert reasons(speakers.admit([steps(1, "a", 0), steps(1, "b", 0)], at(2))[1]) == [
+        rank_filter = RankFilter(RankFilterConfig())
+        assert reasons(rank_filter.admit([steps(1, "a", 0), steps(1, "b", 0)], at(2))[1]) == [
             ("b", 0, "rank_of_other_host")
         ]
-        assert speakers.admit([topology(3, "b", 0), steps(3, "b", 0)], at(4))[1] == ()
-        assert reasons(speakers.admit([steps(5, "a", 0)], at(6))[1]) == [("a", 0, "rank_of_other_host")]
+        assert rank_filter.admit([topology(3, "b", 0), steps(3, "b", 0)], at(4))[1] == ()
+        assert reasons(rank_filter.admit([steps(5, "a", 0)], at(6))[1]) == [("a", 0, "rank_of_other_host")]
 
     def test_a_group_comes_from_a_host_that_has_a_member_in_it(self) -> None:
-        speakers = placed()
-        assert speakers.admit([groups(2, "a", 3, 0), groups(2, "a", 0, 7)], at(3))[1] == ()
-        admitted, refused = speakers.admit([groups(3, "a", 1, 2), groups(3, "laptop", 1, 2)], at(4))
+        rank_filter = placed()
+        assert rank_filter.admit([groups(2, "a", 3, 0), groups(2, "a", 0, 7)], at(3))[1] == ()
+        admitted, refused = rank_filter.admit([groups(3, "a", 1, 2), groups(3, "laptop", 1, 2)], at(4))
 
         assert [record.groups for record in admitted if isinstance(record, Groups)] == [(), ()]
         assert reasons(refused) == [("a", -1, "group_of_others"), ("laptop", -1, "group_of_others")]
 
     def test_a_rank_that_most_hosts_say_does_not_exist(self) -> None:
-        speakers = placed()
-        _, refused = speakers.admit([topology(2, "d", 3, 4, 900, size=1000), steps(2, "d", 5)], at(3))
+        rank_filter = placed()
+        _, refused = rank_filter.admit([topology(2, "d", 3, 4, 900, size=1000), steps(2, "d", 5)], at(3))
 
         assert reasons(refused) == [
             ("d", 4, "rank_beyond_world"),
@@ -158,41 +158,41 @@ class TestRows:
         ]
 
     def test_ranks_that_were_made_up_before_the_others_told_the_size_are_forgotten(self) -> None:
-        speakers = Speakers(SpeakersConfig())
-        speakers.admit([topology(0, "d", 3, 99, size=4000)], at(1))
-        speakers.admit([topology(1, host, rank, size=4) for rank, host in enumerate("abc")], at(2))
+        rank_filter = RankFilter(RankFilterConfig())
+        rank_filter.admit([topology(0, "d", 3, 99, size=4000)], at(1))
+        rank_filter.admit([topology(1, host, rank, size=4) for rank, host in enumerate("abc")], at(2))
 
-        assert reasons(speakers.admit([steps(3, "d", 3, 99)], at(4))[1]) == [("d", 99, "rank_beyond_world")]
+        assert reasons(rank_filter.admit([steps(3, "d", 3, 99)], at(4))[1]) == [("d", 99, "rank_beyond_world")]
 
     def test_hosts_that_announce_their_own_ranks_as_the_job_s_size_are_heard(self) -> None:
         """An exporter that confuses the two: no rank may be lost for that."""
-        speakers = Speakers(SpeakersConfig())
+        rank_filter = RankFilter(RankFilterConfig())
         told = [topology(0, host, 2 * index, 2 * index + 1, size=2) for index, host in enumerate(HOSTS)]
-        speakers.admit(told, at(1))
+        rank_filter.admit(told, at(1))
 
-        assert speakers.admit([steps(2, "d", 6, 7)], at(3))[1] == ()
+        assert rank_filter.admit([steps(2, "d", 6, 7)], at(3))[1] == ()
 
 
 class TestRoles:
     def test_a_scheduler_speaks_of_any_rank_where_the_engine_was_told_so(self) -> None:
         record = event(2, "slurm", 1, "exit", "scheduler", code=1)
-        assert placed(SpeakersConfig(schedulers=("slurm",))).admit([record], at(3))[1] == ()
+        assert placed(RankFilterConfig(schedulers=("slurm",))).admit([record], at(3))[1] == ()
         assert reasons(placed().admit([record], at(3))[1]) == [("slurm", 1, "rank_of_other_host")]
         other = event(2, "slurm", 1, "exit", "process", code=1)
-        assert placed(SpeakersConfig(schedulers=("slurm",))).admit([other], at(3))[1]
+        assert placed(RankFilterConfig(schedulers=("slurm",))).admit([other], at(3))[1]
 
     def test_a_player_moves_ranks_at_once_and_is_heard_as_a_scheduler(self) -> None:
-        speakers = placed(SpeakersConfig(is_played=True))
+        rank_filter = placed(RankFilterConfig(is_played=True))
         records: list[JobRecord] = [topology(2, "x", 1), steps(2, "x", 1), event(2, "slurm", 2, "exit", "scheduler")]
-        assert speakers.admit(records, at(3)) == (records, ())
-        assert speakers.host_of(1) == "x"
+        assert rank_filter.admit(records, at(3)) == (records, ())
+        assert rank_filter.host_of(1) == "x"
 
     def test_a_phase_of_the_job_is_that_of_its_host_s_ranks_but_for_a_player(self) -> None:
         record = event(2, "a", -1, "phase", "job", phase="checkpoint", edge="begin")
         admitted, _ = placed().admit([record], at(3))
         assert [entry.rank for entry in admitted if isinstance(entry, Event)] == [0]
 
-        assert placed(SpeakersConfig(is_played=True)).admit([record], at(3)) == ([record], ())
+        assert placed(RankFilterConfig(is_played=True)).admit([record], at(3)) == ([record], ())
         foreign = event(2, "laptop", -1, "phase", "job", phase="checkpoint", edge="begin")
         assert reasons(placed().admit([foreign], at(3))[1]) == [("laptop", -1, "phase_of_nobody")]
 
@@ -203,20 +203,20 @@ class TestRoles:
 
 class TestNames:
     def test_short_and_full_names_are_one_host(self) -> None:
-        speakers = placed()
-        assert speakers.admit([event(2, "a.rack.example", 0)], at(3))[1] == ()
-        assert reasons(speakers.admit([event(2, "a2", 0)], at(3))[1]) == [("a2", 0, "rank_of_other_host")]
+        rank_filter = placed()
+        assert rank_filter.admit([event(2, "a.rack.example", 0)], at(3))[1] == ()
+        assert reasons(rank_filter.admit([event(2, "a2", 0)], at(3))[1]) == [("a2", 0, "rank_of_other_host")]
 
     def test_a_name_that_stands_for_a_rank_s_host_speaks_of_that_rank_until_it_is_placed(self) -> None:
         """Recordings without topology: steps do not say where they ran, events do."""
-        speakers = Speakers(SpeakersConfig())
+        rank_filter = RankFilter(RankFilterConfig())
         records: list[JobRecord] = [event(1, "b", 1), steps(1, lone_host(1), 1), groups(1, lone_host(0), 0, 1)]
-        assert speakers.admit(records, at(2)) == (records, ())
-        assert reasons(speakers.admit([steps(2, lone_host(2), 1)], at(3))[1]) == [
+        assert rank_filter.admit(records, at(2)) == (records, ())
+        assert reasons(rank_filter.admit([steps(2, lone_host(2), 1)], at(3))[1]) == [
             (lone_host(2), 1, "rank_of_other_host")
         ]
-        speakers.admit([topology(3, "b", 1)], at(4))
-        assert speakers.admit([steps(5, lone_host(1), 1)], at(6))[1]
+        rank_filter.admit([topology(3, "b", 1)], at(4))
+        assert rank_filter.admit([steps(5, lone_host(1), 1)], at(6))[1]
 
 
 class TestClaims:
@@ -228,69 +228,71 @@ class TestClaims:
         assert reasons(refused) == [("a", 1, "place_of_other_host"), ("a", 2, "place_of_other_host")]
 
     def test_the_earlier_holder_keeps_a_rank_and_goes_on_to_be_heard_of_it(self) -> None:
-        speakers = placed()
+        rank_filter = placed()
         for second in range(2, 120):
             records: list[JobRecord] = [topology(second, "laptop", 1), steps(second, "laptop", 1)]
             records += [steps(second, host, rank) for rank, host in enumerate(HOSTS)]
-            admitted, refused = speakers.admit(sorted(records, key=lambda r: isinstance(r, StepBatch)), at(second + 1))
+            admitted, refused = rank_filter.admit(
+                sorted(records, key=lambda r: isinstance(r, StepBatch)), at(second + 1)
+            )
             assert {letter.reason for letter in refused} == {
                 SpeakerRefusal.RANK_HELD,
                 SpeakerRefusal.RANK_OF_OTHER_HOST,
             }
             assert len([r for r in admitted if isinstance(r, StepBatch) and r.rows]) == 4
-        assert speakers.contested == frozenset()
-        assert speakers.host_of(1) == "b"
+        assert rank_filter.contested == frozenset()
+        assert rank_filter.host_of(1) == "b"
 
     def test_two_that_claim_a_rank_at_the_start_are_not_heard_of_it(self) -> None:
-        speakers = Speakers(SpeakersConfig())
-        speakers.admit([topology(0, "a", 0), topology(0, "b", 1)], at(1))
-        _, refused = speakers.admit([topology(2, "laptop", 1)], at(3))
+        rank_filter = RankFilter(RankFilterConfig())
+        rank_filter.admit([topology(0, "a", 0), topology(0, "b", 1)], at(1))
+        _, refused = rank_filter.admit([topology(2, "laptop", 1)], at(3))
         assert reasons(refused) == [("laptop", 1, "rank_held")]
-        assert speakers.contested == {1}
+        assert rank_filter.contested == {1}
 
-        admitted, refused = speakers.admit([steps(3, "a", 0), steps(3, "b", 1), steps(3, "laptop", 1)], at(4))
+        admitted, refused = rank_filter.admit([steps(3, "a", 0), steps(3, "b", 1), steps(3, "laptop", 1)], at(4))
         assert [row.rank for r in admitted if isinstance(r, StepBatch) for row in r.rows] == [0]
         assert reasons(refused) == [("b", 1, "rank_contested"), ("laptop", 1, "rank_of_other_host")]
 
-        speakers.admit([steps(80, "a", 0)], at(81))  # it was not claimed again
-        assert speakers.contested == frozenset()
-        assert speakers.admit([steps(81, "b", 1)], at(82))[1] == ()
+        rank_filter.admit([steps(80, "a", 0)], at(81))  # it was not claimed again
+        assert rank_filter.contested == frozenset()
+        assert rank_filter.admit([steps(81, "b", 1)], at(82))[1] == ()
 
     @pytest.mark.parametrize("way", ["exit", "silent", "elsewhere"])
     def test_a_rank_moves_as_the_job_is_started_again(self, way: str) -> None:
         """Its host said that it ended, or fell silent, or speaks no more of it; and the others make steps again."""
-        speakers = placed()
+        rank_filter = placed()
         if way == "exit":
-            speakers.admit([event(10, "b", 1, "exit", code=1)], at(11))
-        speakers.admit([topology(12, "x", 1)], at(13))
+            rank_filter.admit([event(10, "b", 1, "exit", code=1)], at(11))
+        rank_filter.admit([topology(12, "x", 1)], at(13))
         moved_at = 0
         for second in range(13, 60):
             records: list[JobRecord] = [steps(second, host, rank) for rank, host in ((0, "a"), (2, "c"), (3, "d"))]
             records.append(steps(second, "x", 1))
             if way != "silent":
                 records.append(status(second, "b"))
-            admitted, _ = speakers.admit(records, at(second + 1))
-            if speakers.host_of(1) == "x":
+            admitted, _ = rank_filter.admit(records, at(second + 1))
+            if rank_filter.host_of(1) == "x":
                 moved_at = second
                 told = [entry for entry in admitted if isinstance(entry, Topology)]
                 assert [(entry.host, entry.ts_ns) for entry in told] == [("x", at(12))]
                 break
         assert moved_at == {"exit": 22, "silent": 22, "elsewhere": 46}[way]
-        assert speakers.admit([steps(61, "x", 1)], at(62))[1] == ()
+        assert rank_filter.admit([steps(61, "x", 1)], at(62))[1] == ()
 
     @pytest.mark.parametrize("said", ["exit", "nothing"])
     def test_a_death_gives_the_rank_to_nobody_while_the_job_stands(self, said: str) -> None:
         """Whoever takes a dead rank would take the blame with it."""
-        speakers = placed()
+        rank_filter = placed()
         if said == "exit":
-            speakers.admit([event(10, "b", 1, "exit", signal=9)], at(11))
+            rank_filter.admit([event(10, "b", 1, "exit", signal=9)], at(11))
         for second in range(11, 120):
             others = [status(second, host, rank) for rank, host in ((0, "a"), (2, "c"), (3, "d"))]
-            speakers.admit([topology(second, "laptop", 1), *others, steps(second, "laptop", 1)], at(second + 1))
-        assert speakers.host_of(1) == "b"
+            rank_filter.admit([topology(second, "laptop", 1), *others, steps(second, "laptop", 1)], at(second + 1))
+        assert rank_filter.host_of(1) == "b"
 
     def test_a_frozen_rank_stays_where_its_agent_says_it_is(self) -> None:
-        speakers = placed()
+        rank_filter = placed()
         for second in range(10, 200):
             records: list[JobRecord] = [topology(second, "laptop", 1)]
             if second % 30 == 0:
@@ -299,68 +301,68 @@ class TestClaims:
                 status(second, "b"),
                 *(steps(second, host, rank) for rank, host in ((0, "a"), (2, "c"), (3, "d"))),
             ]
-            speakers.admit(records, at(second + 1))
-            assert speakers.host_of(1) == "b"
+            rank_filter.admit(records, at(second + 1))
+            assert rank_filter.host_of(1) == "b"
 
     def test_a_host_that_was_only_silent_takes_its_ranks_back_by_a_step(self) -> None:
-        speakers = placed()
+        rank_filter = placed()
         others = ((0, "a"), (2, "c"), (3, "d"))
         for second in range(10, 40):
             records: list[JobRecord] = [topology(second, "x", 1), *(steps(second, host, rank) for rank, host in others)]
-            speakers.admit(records, at(second + 1))
-        assert speakers.host_of(1) == "x"
+            rank_filter.admit(records, at(second + 1))
+        assert rank_filter.host_of(1) == "x"
 
-        assert speakers.admit([steps(41, "b", 1)], at(42))[1] == ()
-        assert reasons(speakers.admit([steps(42, "x", 1)], at(43))[1]) == [("x", 1, "rank_of_other_host")]
-        assert speakers.admit([topology(43, "b", 1)], at(44))[1] == ()
+        assert rank_filter.admit([steps(41, "b", 1)], at(42))[1] == ()
+        assert reasons(rank_filter.admit([steps(42, "x", 1)], at(43))[1]) == [("x", 1, "rank_of_other_host")]
+        assert rank_filter.admit([topology(43, "b", 1)], at(44))[1] == ()
 
     def test_state_there_and_back(self) -> None:
-        speakers, other = placed(), Speakers(SpeakersConfig(), lambda _rank: True)
-        speakers.admit([event(10, "b", 1, "exit", code=1), event(10, "c", 2, "bye")], at(11))
-        speakers.admit([topology(12, "x", 1), topology(12, "d", 3, size=9)], at(13))
-        speakers.admit([steps(13, "a", 0)], at(14))
-        other.restore(speakers.snapshot())
-        assert other.snapshot() == speakers.snapshot()
+        rank_filter, other = placed(), RankFilter(RankFilterConfig(), lambda _rank: True)
+        rank_filter.admit([event(10, "b", 1, "exit", code=1), event(10, "c", 2, "bye")], at(11))
+        rank_filter.admit([topology(12, "x", 1), topology(12, "d", 3, size=9)], at(13))
+        rank_filter.admit([steps(13, "a", 0)], at(14))
+        other.restore(rank_filter.snapshot())
+        assert other.snapshot() == rank_filter.snapshot()
 
         for second in range(14, 40):
             records = [steps(second, host, rank) for rank, host in ((0, "a"), (1, "x"), (2, "c"), (3, "d"))]
-            assert other.admit(records, at(second + 1)) == speakers.admit(records, at(second + 1))
-        assert speakers.host_of(1) == other.host_of(1) == "x"
-        assert other.snapshot() == speakers.snapshot()
+            assert other.admit(records, at(second + 1)) == rank_filter.admit(records, at(second + 1))
+        assert rank_filter.host_of(1) == other.host_of(1) == "x"
+        assert other.snapshot() == rank_filter.snapshot()
 
 
 def test_who_trains_a_rank_has_it_whoever_claimed_it_first() -> None:
     """A host that holds nothing reserves the rank, and says again and again that it runs there."""
     trained: set[int] = set()
-    speakers = Speakers(SpeakersConfig(), trained.__contains__)
-    speakers.admit([topology(0, "x", 3)], at(1))
-    speakers.admit([topology(40, "a", 3), topology(40, "x", 3)], at(41))
-    assert speakers.host_of(3) == "x"
-    kept, refused = speakers.admit([steps(45, "a", 3)], at(46))
-    assert speakers.host_of(3) == "a"
+    rank_filter = RankFilter(RankFilterConfig(), trained.__contains__)
+    rank_filter.admit([topology(0, "x", 3)], at(1))
+    rank_filter.admit([topology(40, "a", 3), topology(40, "x", 3)], at(41))
+    assert rank_filter.host_of(3) == "x"
+    kept, refused = rank_filter.admit([steps(45, "a", 3)], at(46))
+    assert rank_filter.host_of(3) == "a"
     assert steps(45, "a", 3) in kept
     assert not refused
     trained.add(3)
-    speakers.admit([topology(50, "x", 3)], at(51))
-    assert speakers.host_of(3) == "a"
-    assert not speakers.contested
+    rank_filter.admit([topology(50, "x", 3)], at(51))
+    assert rank_filter.host_of(3) == "a"
+    assert not rank_filter.contested
 
 
 def test_a_contest_ends_with_the_first_step_of_one_of_both() -> None:
     trained: set[int] = set()
-    speakers = Speakers(SpeakersConfig(), trained.__contains__)
-    speakers.admit([topology(0, "a", 3), topology(0, "x", 3)], at(1))
-    assert speakers.contested == {3}
-    speakers.admit([steps(5, "a", 3)], at(6))
-    assert not speakers.contested
+    rank_filter = RankFilter(RankFilterConfig(), trained.__contains__)
+    rank_filter.admit([topology(0, "a", 3), topology(0, "x", 3)], at(1))
+    assert rank_filter.contested == {3}
+    rank_filter.admit([steps(5, "a", 3)], at(6))
+    assert not rank_filter.contested
     trained.add(3)
-    speakers.admit([topology(10, "x", 3)], at(11))
-    assert not speakers.contested
+    rank_filter.admit([topology(10, "x", 3)], at(11))
+    assert not rank_filter.contested
 
 
 def test_the_long_name_of_a_host_announces_a_phase_of_its_ranks() -> None:
-    speakers = placed()
+    rank_filter = placed()
     phase = event(5, "a.rack2.example", -1, "phase", "job", phase="checkpoint", edge="begin")
-    kept, refused = speakers.admit([phase], at(6))
+    kept, refused = rank_filter.admit([phase], at(6))
     assert [one.rank for one in kept if isinstance(one, Event)] == [0]
     assert not refused

@@ -1,6 +1,6 @@
 """Filter a job's records.
 
-Only the host that holds a rank may send records of it (``docs/adr/0019-who-speaks-of-a-rank.md``). ``Speakers`` runs
+Only the host that holds a rank may send records of it (``docs/adr/0019-who-speaks-of-a-rank.md``). ``RankFilter`` runs
 before all other operators of a job, so refused records reach none of them. Hosts are identified by the name in their
 records; whether a sender may use that name is checked elsewhere.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.job.rank_claims import ENDS, settle
-from tocsin.pipeline.job.rank_holders import Holders, SpeakersConfig, same_host
+from tocsin.pipeline.job.rank_holders import Holders, RankFilterConfig, same_host
 from tocsin.schemas import events
 from tocsin.schemas.job_key import is_lone, lone_host
 from tocsin.schemas.kinds import EventSource
@@ -41,7 +41,7 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedSpeech:
+class RefusedRecords:
     """Records or batch rows of one host and rank that were refused in one slice, for one reason.
 
     Attributes:
@@ -71,14 +71,14 @@ class RefusedSpeech:
 
 
 @dataclass(slots=True)
-class _Letters:
+class _RefusalLog:
     """Collects the dead letters of one slice.
 
     One per host, record kind, rank and reason, and at most ``most_count``.
     """
 
     most_count: int
-    found: dict[tuple[str, str, int, SpeakerRefusal], RefusedSpeech] = field(default_factory=dict)
+    found: dict[tuple[str, str, int, SpeakerRefusal], RefusedRecords] = field(default_factory=dict)
     dropped_count: int = 0
 
     def add(self, record: JobRecord, rank: int, reason: SpeakerRefusal, message: str, *, whole: bool = False) -> None:
@@ -90,15 +90,15 @@ class _Letters:
             self.found[key] = replace(known, count=known.count + 1)
         elif len(self.found) < self.most_count:
             data = encode(record) if whole else b""
-            self.found[key] = RefusedSpeech(record.host, kind, rank, reason, message, record.ts_ns, data=data)
+            self.found[key] = RefusedRecords(record.host, kind, rank, reason, message, record.ts_ns, data=data)
         else:
             self.dropped_count += 1
 
 
-class Speakers:
+class RankFilter:
     """Record filter for one attempt of one job."""
 
-    def __init__(self, config: SpeakersConfig, is_at_work: Callable[[int], bool] = lambda _rank: False) -> None:
+    def __init__(self, config: RankFilterConfig, is_at_work: Callable[[int], bool] = lambda _rank: False) -> None:
         """Start without any known host.
 
         Args:
@@ -109,7 +109,7 @@ class Speakers:
         self._config = config
         self._is_at_work = is_at_work
         self._holders = Holders()
-        self._letters = _Letters(config.most_letters_count)
+        self._refusals = _RefusalLog(config.max_refusal_count)
         self._part: tuple[int, bytes] | None = None
         """Cached snapshot part of the holders, with the ``change_count`` it was made at; None: not made yet."""
         self._kept: dict[type, Callable[[Any], Sequence[JobRecord]]] = {
@@ -136,7 +136,9 @@ class Speakers:
         """Return the host that holds a rank, "" if none does yet."""
         return self._holders.host_of.get(rank, "")
 
-    def admit(self, records: Sequence[JobRecord], now_ns: int) -> tuple[Sequence[JobRecord], tuple[RefusedSpeech, ...]]:
+    def admit(
+        self, records: Sequence[JobRecord], now_ns: int
+    ) -> tuple[Sequence[JobRecord], tuple[RefusedRecords, ...]]:
         """Split the records of a slice into accepted ones and refusals.
 
         Args:
@@ -147,7 +149,7 @@ class Speakers:
             The accepted records, with refused rows removed from batches, and the refusals. The same ``records`` object
             is returned when nothing was refused.
         """
-        self._letters = _Letters(self._config.most_letters_count)
+        self._refusals = _RefusalLog(self._config.max_refusal_count)
         moved = settle(self._holders, records, now_ns, self._config, self._is_at_work)
         found: list[JobRecord] | None = list(moved) if moved else None
         for index, record in enumerate(records):
@@ -159,10 +161,10 @@ class Speakers:
                 found = list(records[:index])
             found += kept
         if self._holders.is_size_due and not self._config.is_played:
-            self._holders.judge_size()
-        for letter in self._letters.found.values():
-            self.refused_by_host[letter.host] = self.refused_by_host.get(letter.host, 0) + letter.count
-        return records if found is None else tuple(found), tuple(self._letters.found.values())
+            self._holders.update_world_size()
+        for refusal in self._refusals.found.values():
+            self.refused_by_host[refusal.host] = self.refused_by_host.get(refusal.host, 0) + refusal.count
+        return records if found is None else tuple(found), tuple(self._refusals.found.values())
 
     # -- who says what ---------------------------------------------------------------
 
@@ -182,7 +184,7 @@ class Speakers:
             )
         return None
 
-    def _speaks_of_all(self, host: str, ranks: set[int]) -> bool:
+    def _holds_all(self, host: str, ranks: set[int]) -> bool:
         """Return whether a host holds all of these ranks and none of them is contested (the usual case)."""
         return ranks <= self._holders.ranks_of.get(host, _NOBODY) and not (
             self._holders.contested and not ranks.isdisjoint(self._holders.contested)
@@ -192,16 +194,16 @@ class Speakers:
         """Return the ranks of a batch that its host may not report, and add a dead letter for each."""
         found = set()
         for rank in sorted(ranks):
-            told = self._why_not(rank, record.host)
-            if told is not None:
-                self._letters.add(record, rank, *told)
+            refusal = self._why_not(rank, record.host)
+            if refusal is not None:
+                self._refusals.add(record, rank, *refusal)
                 found.add(rank)
         return found
 
     def _steps(self, batch: StepBatch) -> Sequence[JobRecord]:
         """Return the batch without the rows of ranks that its host may not report."""
         ranks = set(map(_STEP_RANK, batch.rows))
-        if self._speaks_of_all(batch.host, ranks):
+        if self._holds_all(batch.host, ranks):
             return (batch,)
         refused = self._refused_of(batch, ranks)
         rows = tuple(row for row in batch.rows if row.rank not in refused)
@@ -210,7 +212,7 @@ class Speakers:
     def _collectives(self, batch: CollectiveBatch) -> Sequence[JobRecord]:
         """Return the batch without the rows of ranks that its host may not report."""
         ranks = set(map(_COLLECTIVE_RANK, batch.rows))
-        if self._speaks_of_all(batch.host, ranks):
+        if self._holds_all(batch.host, ranks):
             return (batch,)
         refused = self._refused_of(batch, ranks)
         rows = tuple(row for row in batch.rows if row.rank not in refused)
@@ -218,7 +220,7 @@ class Speakers:
 
     def _status(self, status: HostStatus) -> Sequence[JobRecord]:
         """Return the host status without the ranks that its host may not report."""
-        if self._speaks_of_all(status.host, set(status.ranks_seen)):
+        if self._holds_all(status.host, set(status.ranks_seen)):
             return (status,)
         refused = self._refused_of(status, set(status.ranks_seen))
         seen = tuple(rank for rank in status.ranks_seen if rank not in refused)
@@ -226,14 +228,14 @@ class Speakers:
 
     def _answer(self, answer: ProbeAnswer) -> Sequence[JobRecord]:
         """Return the probe answer if its host may report its rank; else an empty tuple."""
-        return self._whole(answer, answer.rank)
+        return self._checked_record(answer, answer.rank)
 
-    def _whole(self, record: Event | ProbeAnswer, rank: int) -> Sequence[JobRecord]:
+    def _checked_record(self, record: Event | ProbeAnswer, rank: int) -> Sequence[JobRecord]:
         """Return the record if its host may report the rank; else add a dead letter and return an empty tuple."""
-        told = self._why_not(rank, record.host) if rank >= 0 else None
-        if told is None:
+        refusal = self._why_not(rank, record.host) if rank >= 0 else None
+        if refusal is None:
             return (record,)
-        self._letters.add(record, rank, *told, whole=True)
+        self._refusals.add(record, rank, *refusal, whole=True)
         return ()
 
     def _event(self, event: Event) -> Sequence[JobRecord]:
@@ -242,7 +244,7 @@ class Speakers:
             return (event,)
         if event.rank < 0:
             return self._phase_of_host(event) if event.name == events.PHASE else (event,)
-        kept = self._whole(event, event.rank)
+        kept = self._checked_record(event, event.rank)
         if kept and event.name in ENDS:
             self._holders.ended_ns[event.rank] = event.ts_ns
         return kept
@@ -261,7 +263,7 @@ class Speakers:
         ranks = self._ranks_of(event.host) - self._holders.contested.keys()
         if not ranks:
             text = f"{event.host} holds no rank of the job, and announces a phase of all"
-            self._letters.add(event, -1, SpeakerRefusal.PHASE_OF_NOBODY, text, whole=True)
+            self._refusals.add(event, -1, SpeakerRefusal.PHASE_OF_NOBODY, text, whole=True)
         return tuple(replace(event, rank=rank) for rank in sorted(ranks))
 
     def _ranks_of(self, host: str) -> set[int] | frozenset[int]:
@@ -284,15 +286,15 @@ class Speakers:
         holders, rank, host = self._holders, place.rank, topology.host
         if not same_host(place.host, host):
             text = f"rank {rank}: {host} announces that it runs on {place.host}"
-            self._letters.add(topology, rank, SpeakerRefusal.PLACE_OF_OTHER_HOST, text)
+            self._refusals.add(topology, rank, SpeakerRefusal.PLACE_OF_OTHER_HOST, text)
             return False
         held = holders.host_of.get(rank)
-        holders.know_size(host, place.world_size)
+        holders.set_size(host, place.world_size)
         if held == place.host and rank in holders.placed_ns:
             return rank not in holders.contested
         if held is None and holders.is_beyond(rank):
             text = f"rank {rank}: most hosts announce a job of {holders.world_size} ranks"
-            self._letters.add(topology, rank, SpeakerRefusal.RANK_BEYOND_WORLD, text)
+            self._refusals.add(topology, rank, SpeakerRefusal.RANK_BEYOND_WORLD, text)
             return False
         is_free = held is None or rank not in holders.placed_ns or same_host(held, place.host)
         if is_free or self._config.is_played or self._comes_back(rank, place.host):
@@ -325,7 +327,7 @@ class Speakers:
         if is_race or rank in holders.contested:
             holders.contested[rank] = ts_ns
         text = f"rank {rank}: {held} holds it, {topology.host} says that it runs there"
-        self._letters.add(topology, rank, SpeakerRefusal.RANK_HELD, text)
+        self._refusals.add(topology, rank, SpeakerRefusal.RANK_HELD, text)
 
     def _groups(self, record: Groups) -> Sequence[JobRecord]:
         """Return the groups record without the groups of which no member may run on its host."""
@@ -336,7 +338,7 @@ class Speakers:
                 kept.append(group)
                 continue
             text = f"{group.comm_id}: no member of it is placed on {record.host}"
-            self._letters.add(record, -1, SpeakerRefusal.GROUP_OF_OTHERS, text)
+            self._refusals.add(record, -1, SpeakerRefusal.GROUP_OF_OTHERS, text)
         return (record,) if len(kept) == len(record.groups) else (replace(record, groups=tuple(kept)),)
 
     def _has_member(self, host: str, own: set[int] | frozenset[int], group: CommGroup) -> bool:
@@ -363,7 +365,7 @@ class Speakers:
         count = self._holders.change_count
         if self._part is None or self._part[0] != count:
             self._part = count, pack_state(self._holders.to_state())
-        return {"holders": self._part[1], "speakers": pack_state(self._holders.doubts_state())}
+        return {"holders": self._part[1], "speakers": pack_state(self._holders.claims_state())}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Replace the state by the parts that ``snapshot`` returned."""
