@@ -13,8 +13,8 @@ from tocsin.pipeline.core.operator import shallow
 from tocsin.pipeline.job.witnesses import (
     HARD,
     NEEDS_FOLLOWERS,
-    harmed_hosts,
     merged_witnesses,
+    other_harmed_hosts,
 )
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.causes import CAUSES
@@ -79,7 +79,7 @@ class Incident:
     """Whether the other ranks were still making normal progress in the newest finding."""
 
     def to_state(self) -> dict[str, Any]:
-        """Return the state as JSON-able values."""
+        """Return this incident as JSON-able values for a snapshot."""
         state = shallow(self)
         return {**state, "verdict": encode_verdict(self.verdict).decode()}
 
@@ -356,7 +356,7 @@ def repeated_action(finding: Finding, verdict: Verdict) -> tuple[ActionKind, tup
 def _too_few(finding: Finding, wanted: ActionKind) -> Evidence:
     """Return evidence that explains why witnesses are too few to take a machine away."""
     accused = finding.accused
-    others = sorted(harmed_hosts(finding.witnesses, accused))
+    others = sorted(other_harmed_hosts(finding.witnesses, accused))
     who = f"of all others only {', '.join(others)}" if others else f"nobody but {', '.join(accused[:_NAMED_COUNT])}"
     text = f"{who} saw it: not enough to {wanted.value} a machine"
     if len(others) > 1 and finding.fault is FaultKind.FAIL_SLOW:
@@ -389,7 +389,7 @@ def _full_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKind
 def _milder_action(finding: Finding) -> ActionKind:
     """Return the action in place of a withheld hard one: restart a job that stopped, otherwise probe the suspect."""
     stopped = finding.certain or finding.reason is Reason.SILENT_AND_PEERS_STALLED
-    followed = stopped or bool(harmed_hosts(finding.witnesses, finding.accused))
+    followed = stopped or bool(other_harmed_hosts(finding.witnesses, finding.accused))
     if finding.fault in STANDSTILL and followed and not finding.is_lone:
         return ActionKind.RESTART
     return ActionKind.PROBE

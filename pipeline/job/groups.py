@@ -67,10 +67,7 @@ class GroupBook:
             self._bound(record.host, self._bounds)
 
     def _is_accepted(self, host: str, group: CommGroup) -> bool:
-        """Return whether a host's version of a group is accepted.
-
-        Nobody disagrees, or more hosts announce it than the known one.
-        """
+        """Return whether a host's version of a group is accepted: no host disagrees, or it has more votes."""
         known = self.groups.get(group.comm_id)
         votes = self._votes.get(group.comm_id)
         if known is None or (known == group and votes is None):

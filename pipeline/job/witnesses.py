@@ -68,7 +68,7 @@ def may_take_away(
 
 
 def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: int | None, *, needs_event: bool) -> bool:
-    """Apply the rules of ``may_take_away`` to one machine.
+    """Return whether the witnesses suffice for one machine, by the rules of ``may_take_away``.
 
     Args:
         own: what was seen on the machine itself.
@@ -89,7 +89,7 @@ def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: in
     return other_count >= _OTHERS_NEEDED_COUNT or (is_dead and other_count > 0)
 
 
-def harmed_hosts(witnesses: Iterable[Witness], accused: Collection[str]) -> frozenset[str]:
+def other_harmed_hosts(witnesses: Iterable[Witness], accused: Collection[str]) -> frozenset[str]:
     """Return the harmed hosts among the witnesses that are not accused."""
     return frozenset(one.host for one in witnesses if one.host not in accused and one.kind in _HARM_KINDS)
 

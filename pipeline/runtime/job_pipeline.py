@@ -217,9 +217,9 @@ class JobPipeline:
         return verdicts, anomalies
 
     def _after_the_end(self, now_ns: int) -> list[Verdict]:
-        """Close verdicts of a job whose processes have all ended.
+        """Return the verdicts to close once all processes of the job have ended.
 
-        Those that explain no end at once, the others an hour later.
+        Verdicts that do not explain the end are closed at once, the others an hour later.
         """
         if not self.graph.all_left():
             self._gone_ns = 0

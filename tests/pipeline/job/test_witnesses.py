@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.pipeline.job.witnesses import (
-    harmed_hosts,
     may_take_away,
     merged_witnesses,
     ordered_witnesses,
+    other_harmed_hosts,
 )
 from tocsin.schemas.verdicts import MAX_WITNESSES, Witness, WitnessKind
 
@@ -120,7 +120,7 @@ def test_a_list_is_ordered_bounded_and_keeps_what_the_rule_asks(
     assert len({one.host for one in told}) == len(told)
     assert [one.host for one in told if one.host in own] == sorted(own)[: MAX_WITNESSES - 2]
     left = others.keys() - own.keys()
-    assert min(2, len(left)) <= len(harmed_hosts(told, own))
+    assert min(2, len(left)) <= len(other_harmed_hosts(told, own))
 
 
 @given(KINDS, KINDS)
