@@ -20,7 +20,7 @@ A stored index costs as much memory as a value, or half as much.
 _END: Final = b"\n"
 """Byte that separates the JSON text from the array bytes; the JSON text never contains it."""
 _KEY: Final = "@"
-"""Default key of the JSON object that stands in place of an array."""
+"""Default key of the JSON object that replaces an array."""
 
 
 def array_state(values: NDArray[Any]) -> list[Any]:

@@ -119,10 +119,7 @@ class _JobBuffer:
     fast: dict[int, dict[bytes, Held]] = field(default_factory=dict)
     metrics: dict[tuple[int, int], dict[bytes, Held]] = field(default_factory=dict)
     held_bytes: Counter[str] = field(default_factory=Counter)
-    """Bytes of waiting records by host.
-
-    Frame blocks are not counted, because whoever builds them bounds their memory.
-    """
+    """Bytes of waiting records by host, without frame blocks, whose memory is bounded where they are built."""
 
 
 class SliceBuffer:

@@ -201,8 +201,8 @@ class Incident:
             settle_ns: how long another cause must be seen.
         """
         named = self.verdict.cause
-        told = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
-        if finding.cause in (named, "unknown") or named == "unknown" or told or finding.certain:
+        is_event = bool(finding.evidence) and finding.evidence[0].detector == "hardware"
+        if finding.cause in (named, "unknown") or named == "unknown" or is_event or finding.certain:
             self.other_cause = ""
             return named if finding.cause == "unknown" else finding.cause
         if finding.cause != self.other_cause:
@@ -253,7 +253,7 @@ def is_by_silence(verdict: Verdict) -> bool:
     told = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
     return (
         verdict.fault in STANDSTILL
-        and verdict.reason in told
+        and verdict.reason in reasons
         and any(evidence.detector == "silence" for evidence in verdict.evidence)
     )
 
@@ -276,9 +276,9 @@ def throttles(told: Verdict | Finding) -> bool:
         evidence.metric in _RESTING
         and evidence.suspect_value is not None
         and evidence.suspect_value < _RESTING_RATIO * (evidence.peer_value or 0.0)
-        for evidence in told.evidence
+        for evidence in report.evidence
     )
-    return told.cause in _THROTTLING and bool(told.suspects) and not rests
+    return report.cause in _THROTTLING and bool(report.suspects) and not rests
 
 
 def is_slow_still(finding: Finding, verdict: Verdict) -> bool:

@@ -1,1 +1,4 @@
-"""What is known of one job: its dependency graph, facts about ranks and hosts, layout, and who may speak of whom."""
+"""What is known of one job.
+
+Dependency graph, facts of ranks and hosts, layout, and which host may report which rank.
+"""

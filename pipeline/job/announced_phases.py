@@ -26,7 +26,7 @@ _CHAIN_NS = 10 * NS_PER_SECOND
 _CLOCK_NS = 2 * NS_PER_SECOND
 """Upper bound on the difference of clocks, and of one step's ends on several ranks."""
 _SHORTEST_NS = NS_PER_SECOND
-"""Minimum length of a phase for which other ranks can be said to wait."""
+"""Minimum length of a phase that other ranks can wait for."""
 _IDLE_COUNT = 1
 """Number of consecutive phases that nobody waited for, after which a rank excuses only itself until others wait again.
 """
@@ -173,7 +173,7 @@ class Announced:
 
     @property
     def limit_ns(self) -> int:
-        """Maximum length of a phase in ns; what lies beyond excuses nothing."""
+        """Maximum length of a phase in ns; the time beyond it excuses nothing."""
         return max(_LONGEST_NS, _LONGER_FACTOR * self.longest_ns)
 
     def in_pause(self, from_ns: int, to_ns: int) -> bool:

@@ -68,7 +68,7 @@ def may_take_away(
 
 
 def _is_enough(own: Collection[WitnessKind], other_count: int, machine_count: int | None, *, needs_event: bool) -> bool:
-    """Apply the rules of ``may_take_away`` to one machine.
+    """Return whether the witnesses suffice for one machine, by the rules of ``may_take_away``.
 
     Args:
         own: what was seen on the machine itself.

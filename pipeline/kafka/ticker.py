@@ -107,7 +107,7 @@ class Ticker:
     """Sends ticks until stopped, and reconnects when the broker goes away."""
 
     def __init__(self, settings: KafkaSettings, prefix: str, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """Prepare; ``run`` starts ticking."""
+        """Keep the settings; ``run`` connects and sends ticks."""
         self._settings = settings
         self._prefix = prefix
         self._clock = BrokerClock(prefix, now_ns)

@@ -62,7 +62,7 @@ class RecordingManager:
                 raise EngineRefusedError(f"{folder} is being recorded into already", "busy")
             recorder = JobRecorder(Path(folder), job_id or next(iter(names), ""), ended=ended)
             running = self._running[folder] = _Running(recorder)
-            self._engine.taps.append(recorder.on_turn)
+            self._engine.taps.append(recorder.on_bundle)
         if request.get("follow"):
             return self._follow(folder, running)
         return {"folder": folder, "job_id": recorder.job_id}
@@ -88,7 +88,7 @@ class RecordingManager:
         running = self._running.pop(str(request.get("folder")), None)
         if running is None:
             raise EngineRefusedError(f"{request.get('folder')} is not being recorded into", "unknown_recording")
-        self._engine.untap(running.recorder.on_turn)
+        self._engine.untap(running.recorder.on_bundle)
         try:
             running.recorder.close()
         finally:

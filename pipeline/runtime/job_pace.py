@@ -42,9 +42,10 @@ class JobPace:
         return self.peers.work.slowdown_since(onset_ns, now_ns)
 
     def own_excess_seconds(self, host: str) -> float | None:
-        """Return by how many seconds per step the slowest rank of a host computes longer than its peers.
+        """Return by how many seconds per step the slowest rank of a host recently computes longer than its peers.
 
-        None = not measured.
+        Returns:
+            Seconds per step, None = not measured.
         """
         excess_seconds = self.steps.own_excess_seconds(host)
         growth = self.steps.own_growth
@@ -57,7 +58,7 @@ class JobPace:
         """Return how much a host's excess compute time per step has grown since ``onset_ns``, beyond all other hosts.
 
         Returns:
-            Seconds per step; 0 = it has not grown.
+            Seconds per step; 0 = it has not grown, or that is unknown.
         """
         return self.steps.grown_excess_seconds(host, onset_ns)
 
@@ -110,7 +111,7 @@ class JobPace:
 
     @property
     def work_goes_on(self) -> bool:
-        """Whether the machines do about as much work as usual, regardless of the steps."""
+        """Whether the machines recently did at least half of their usual work, regardless of the steps."""
         return self.peers.work.goes_on
 
     @property

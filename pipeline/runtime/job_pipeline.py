@@ -183,10 +183,10 @@ class JobPipeline:
 
     def _take_tables(self, fast: Slice) -> None:
         """Learn the metric tables that hosts announce; a table is announced before its frames."""
-        told = [record for record in fast.records if isinstance(record, TableAnnouncement)]
-        for record in told:
+        announced = [record for record in fast.records if isinstance(record, TableAnnouncement)]
+        for record in announced:
             self._tables.take(record.host, record.table)
-        if told:
+        if announced:
             self.peers.take_table(self._tables.chosen(self.peers.table, len(self.graph.hosts)))
 
     def _groups_gone(self, now_ns: int) -> list[RefusedRecords]:
@@ -235,9 +235,9 @@ class JobPipeline:
         return verdicts, anomalies
 
     def _after_the_end(self, now_ns: int) -> list[Verdict]:
-        """Close verdicts of a job whose processes have all ended.
+        """Return the verdicts to close once all processes of the job have ended.
 
-        Those that explain no end at once, the others an hour later.
+        Verdicts that do not explain the end are closed at once, the others an hour later.
         """
         if not self.graph.all_left():
             self._gone_ns = 0
@@ -284,8 +284,8 @@ class JobPipeline:
         if not is_first:
             self.model_changed_ns = data.start_ns
         detector.on_model(model)
-        told = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
-        _LOG.info("model in use", extra={**told, "since_ns": data.start_ns})
+        fields = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
+        _LOG.info("model in use", extra={**fields, "since_ns": data.start_ns})
 
     def models_in_use(self) -> dict[str, str]:
         """Return detector -> version of its announced model; detectors with default settings are left out."""

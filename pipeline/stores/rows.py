@@ -232,7 +232,7 @@ def machine_text(verdict: Verdict) -> str:
 
 
 def _listed(verdict: Verdict, names: Sequence[str]) -> str:
-    """Join names with commas, count those beyond the maximum, and add the verdict's common component."""
+    """Join names with commas; add how many more there are beyond the maximum, and the verdict's common component."""
     text = ", ".join(names[:MAX_NAMED_SUSPECTS])
     if len(names) > MAX_NAMED_SUSPECTS:
         text += f" and {len(names) - MAX_NAMED_SUSPECTS} more"

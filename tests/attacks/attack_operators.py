@@ -37,7 +37,7 @@ def _odd(job: JobKey, number: int, ts_ns: int) -> bytes:
 @attack("C1", "operators that raise in a live engine")
 def operators_raise() -> Outcome:
     """Each second one more kind of error in one job's turn: another job's killed rank is named as ever."""
-    real = JobPipeline.on_turn
+    real = JobPipeline.on_bundle
 
     def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
@@ -51,7 +51,7 @@ def operators_raise() -> Outcome:
     engine = EmbeddedEngine(EngineConfig(history=None))
     named: list[str] = []
     failures = 0
-    with mock.patch.object(JobPipeline, "on_turn", on_turn):
+    with mock.patch.object(JobPipeline, "on_bundle", on_bundle):
         for second in range(30):
             if second == 20:
                 other.kill(2)
@@ -73,7 +73,7 @@ def parts_raise() -> Outcome:
     """Model shelf, evidence, actions, health rows, taps, verdict lines: ticks go on, or a dead thread is told."""
     job = FakeJob(JobShape(rank_count=4))
     held: list[str] = []
-    parts = ("_evidence", "_changes_of", "_speak")
+    parts = ("_evidence", "_changes_of", "_publish")
     for part in (*parts, "tap"):
         with TemporaryDirectory() as folder, ExitStack() as stack:
             job = FakeJob(JobShape(rank_count=4))

@@ -97,7 +97,7 @@ def largest_world() -> Outcome:
         batch = CollectiveBatch(job, "h", end_ns - 1, tuple(states))
         own = (*records, batch) if second % 30 == 0 else (batch,)
         fast = Slice(job, end_ns - NS_PER_SECOND, end_ns, own)
-        pipeline.on_turn(SliceBundle(job, end_ns, fast, ()))
+        pipeline.on_bundle(SliceBundle(job, end_ns, fast, ()))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     effect = f"{sent} bytes and two states a second: {peak_bytes / 1e6:.0f} MB at most in 40 s"

@@ -75,7 +75,7 @@ def by_arrays(fleet: Fleet, count: int) -> Cost:
 
     def work(of_slice: Sequence[SliceBundle]) -> None:
         for turn in of_slice:
-            pipeline.on_turn(turn)
+            pipeline.on_bundle(turn)
 
     cost = _after_warmup(turns, work, count)
     if pipeline.abstentions():

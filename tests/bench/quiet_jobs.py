@@ -248,10 +248,10 @@ def listen(cases: Sequence[Case], config: JobConfig | None = None) -> Iterator[V
         pipeline: JobPipeline | None = None
         for turn in turns_of(case, attempt):
             pipeline = pipeline or JobPipeline(config or _PLAYED, turn.job)
-            yield from pipeline.on_turn(turn).verdicts
+            yield from pipeline.on_bundle(turn).verdicts
         if pipeline is not None:
             for turn in ending(case, pipeline.job):
-                yield from pipeline.on_turn(turn).verdicts
+                yield from pipeline.on_bundle(turn).verdicts
             yield from pipeline.on_new_attempt(case.end_ns + _REST_SECONDS * NS_PER_SECOND)
 
 

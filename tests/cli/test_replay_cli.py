@@ -105,7 +105,7 @@ def test_an_operator_that_raises_is_reported_and_the_rest_is_judged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As live: the job begins anew in that second. Status 2, in words, no traceback."""
-    real, seconds = JobPipeline.on_turn, []
+    real, seconds = JobPipeline.on_bundle, []
 
     def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         seconds.append(turn.end_ns)
@@ -113,7 +113,7 @@ def test_an_operator_that_raises_is_reported_and_the_rest_is_judged(
             raise OverflowError("int too large to convert to float")
         return real(self, turn)
 
-    monkeypatch.setattr(JobPipeline, "on_turn", on_turn)
+    monkeypatch.setattr(JobPipeline, "on_bundle", on_bundle)
     status = main(["replay", str(folder)])
     told = capsys.readouterr()
 

@@ -258,7 +258,7 @@ class EngineService:
         self.letters.close()
         if self.recovery is not None:
             self.recovery.stop()
-        self._scribe.finish_minutes()
+        self._output.finish_minutes()
         self.writer.stop()
         with self.memory.line_added:
             self.memory.line_added.notify_all()
@@ -303,7 +303,7 @@ class EngineService:
         """Let all jobs start without state at a time, and write the closing lines of their verdicts."""
         output = self.engine.begin_anew(tick_ns, reason)
         self.memory.again.clear()
-        self._scribe.finish_minutes()
+        self._output.finish_minutes()
         self._follow_up(output, tick_ns)
 
     def tick(self, tick_ns: int) -> None:

@@ -328,7 +328,7 @@ def test_dumps_that_reach_a_running_engine_are_recorded_as_answers_and_as_files(
     scenario = Scenario(JobShape())
     job = scenario.job = BlindJob(scenario.shape)
     recorder = JobRecorder(tmp_path / "r", "")
-    scenario.engine.taps.append(recorder.on_turn)
+    scenario.engine.taps.append(recorder.on_bundle)
     scenario.at(30).inject(job.freeze, 3, seen=False)
     scenario.at(70).inject(job.dump)
     scenario.at(75).inject(job.answer, 0, b"")

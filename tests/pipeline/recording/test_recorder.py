@@ -45,7 +45,7 @@ FAULTS: dict[str, Callable[[FakeJob], None]] = {
 def recorded(folder: Path, fault: str, seconds: int = 65, job_id: str = "") -> Scenario:
     scenario = Scenario(JobShape())
     recorder = JobRecorder(folder, job_id, {"fault": fault})
-    scenario.engine.taps.append(recorder.on_turn)
+    scenario.engine.taps.append(recorder.on_bundle)
     scenario.at(25).inject(FAULTS[fault], scenario.job)
     scenario.run(seconds)
     recorder.close()
@@ -79,7 +79,7 @@ def rerecorded(folder: Path, recording: Recording) -> tuple[Path, str]:
     config = ReplayConfig()
     engine = EmbeddedEngine(config.engine)
     recorder = JobRecorder(folder, "")
-    engine.taps.append(recorder.on_turn)
+    engine.taps.append(recorder.on_bundle)
     lines = verdict_lines(drive(engine, recording, config))
     recorder.close()
     assert lines
@@ -92,7 +92,7 @@ def test_metrics_of_the_users_are_declared_again(tmp_path: Path) -> None:
     table = MetricTable(FIRST_CUSTOM_TABLE_ID, BUILTIN_TABLE.gpu, (*BUILTIN_TABLE.host, own))
     scenario = Scenario(JobShape())
     recorder = JobRecorder(tmp_path / "r", "job")
-    scenario.engine.taps.append(recorder.on_turn)
+    scenario.engine.taps.append(recorder.on_bundle)
     key = scenario.job.job
     scenario.engine.take(encode(TableAnnouncement(key, "n00", START_NS, table)))
     values = np.full((len(table.host), 5), np.nan, "<f4")
@@ -125,7 +125,7 @@ def test_another_job_and_an_idle_host_are_not_recorded(tmp_path: Path) -> None:
     scenario = Scenario(JobShape())
     scenario.job = FakeJob(JobShape(), JobKey("test", IDLE_JOB_ID, 0))
     recorder = JobRecorder(tmp_path / "idle", "")
-    scenario.engine.taps.append(recorder.on_turn)
+    scenario.engine.taps.append(recorder.on_bundle)
     scenario.run(10)
     assert (recorder.job_id, recorder.turn_count) == ("", 0)
 
@@ -134,7 +134,7 @@ def test_a_disk_error_ends_the_recording_and_not_the_engine(tmp_path: Path, monk
     monkeypatch.setattr("tocsin.pipeline.recording.recorder._FLUSH_ROWS", 1)
     scenario = Scenario(JobShape())
     recorder = JobRecorder(tmp_path / "r", "")
-    scenario.engine.taps.append(recorder.on_turn)
+    scenario.engine.taps.append(recorder.on_bundle)
     scenario.run(10)
     monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full_disk)
     scenario.at(15).inject(scenario.job.kill, 3)

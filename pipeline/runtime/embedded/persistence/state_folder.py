@@ -280,7 +280,7 @@ def _first(generation: Generation | None) -> int:
 
 
 def _aside_number(path: Path) -> int:
-    """Return the running number of a folder under ``aside``, 0 if its name is not one of ours."""
+    """Return the running number of a folder under ``aside``, 0 if its name has another form."""
     found = _ASIDE_NAME.fullmatch(path.name)
     return 0 if found is None else int(found[1])
 

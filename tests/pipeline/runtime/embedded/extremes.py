@@ -42,7 +42,7 @@ def drive(poison: Sequence[tuple[int, Record]], seconds: int = SECONDS) -> int:
             buffer.add(taken, data)
         for turn in buffer.advance(job.now_ns):
             pipeline = pipelines.setdefault(turn.job, JobPipeline(JobConfig(), turn.job))
-            for verdict in pipeline.on_turn(turn).verdicts:
+            for verdict in pipeline.on_bundle(turn).verdicts:
                 encode_verdict(verdict)
             turns += 1
     for key, pipeline in pipelines.items():

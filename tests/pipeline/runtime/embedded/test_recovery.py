@@ -27,7 +27,7 @@ def test_after_operators_failed_nothing_is_known_until_a_snapshot_is_written(
     monkeypatch.setattr(EmbeddedEngine, "_snapshot", watched)
     life.run(14)
     with monkeypatch.context() as patch:
-        patch.setattr(JobPipeline, "on_turn", lambda *_: 1 / 0)
+        patch.setattr(JobPipeline, "on_bundle", lambda *_: 1 / 0)
         life.run(1)
     for _ in range(3):
         life.run(10)

@@ -203,14 +203,14 @@ def test_a_record_that_ends_the_engine_twice_is_a_dead_letter_and_the_job_goes_o
     life = Life(tmp_path)
     life.run(25)
     poison = life.job.now_ns + SECOND_NS // 2
-    real = JobPipeline.on_turn
+    real = JobPipeline.on_bundle
 
     def deadly(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         if any(record.ts_ns == poison for record in turn.fast.records):
             raise KeyboardInterrupt
         return real(self, turn)
 
-    monkeypatch.setattr(JobPipeline, "on_turn", deadly)
+    monkeypatch.setattr(JobPipeline, "on_bundle", deadly)
     job = life.service.engine.jobs()[0]
     data = encode(Event(job, "n00", poison, 0, EventSource.PROCESS, "poison", Severity.INFO, {}))
     life.service.engine.take(data)

@@ -30,7 +30,7 @@ POISON = "poison"
 @pytest.fixture
 def brittle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that raise at an event that the codec accepts, as those of the report did."""
-    real = JobPipeline.on_turn
+    real = JobPipeline.on_bundle
 
     def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
@@ -38,7 +38,7 @@ def brittle(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OverflowError("int too large to convert to float")
         return result
 
-    monkeypatch.setattr(JobPipeline, "on_turn", on_turn)
+    monkeypatch.setattr(JobPipeline, "on_bundle", on_bundle)
 
 
 def poison(job: JobKey, ts_ns: int) -> Event:

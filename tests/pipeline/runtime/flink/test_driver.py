@@ -373,7 +373,7 @@ def test_an_operator_that_raises_in_one_second_is_a_dead_letter_and_the_job_goes
     state = CountedState()
     driver = JobDriver(CONFIG, KEY, state)
     first_ns = second_of(records[0])
-    real, ends = JobPipeline.on_turn, []
+    real, ends = JobPipeline.on_bundle, []
 
     def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         ends.append(turn.end_ns)
@@ -381,7 +381,7 @@ def test_an_operator_that_raises_in_one_second_is_a_dead_letter_and_the_job_goes
             raise OverflowError("int too large to convert to float")
         return real(self, turn)
 
-    monkeypatch.setattr(JobPipeline, "on_turn", on_turn)
+    monkeypatch.setattr(JobPipeline, "on_bundle", on_bundle)
     outputs = []
     for second in range(80):
         end_ns = first_ns + second * NS_PER_SECOND
