@@ -250,7 +250,7 @@ def components(suspects: Sequence[Suspect]) -> set[Component]:
 
 def is_by_silence(verdict: Verdict) -> bool:
     """Return whether a verdict accuses a machine because its agent fell silent."""
-    told = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
+    reasons = {Reason.SILENT_AND_PEERS_STALLED.value, Reason.STILL_TRUE.value}
     return (
         verdict.fault in STANDSTILL
         and verdict.reason in reasons
@@ -276,9 +276,9 @@ def throttles(told: Verdict | Finding) -> bool:
         evidence.metric in _RESTING
         and evidence.suspect_value is not None
         and evidence.suspect_value < _RESTING_RATIO * (evidence.peer_value or 0.0)
-        for evidence in report.evidence
+        for evidence in told.evidence
     )
-    return report.cause in _THROTTLING and bool(report.suspects) and not rests
+    return told.cause in _THROTTLING and bool(told.suspects) and not rests
 
 
 def is_slow_still(finding: Finding, verdict: Verdict) -> bool:

@@ -288,7 +288,7 @@ class _RecordRun:
                 bundle.fast.records, bundle.end_ns
             )  # a recording keeps no hosts beside its rows
             fast = replace(bundle.fast, records=tuple(accepted))
-            self._recorder.on_turn(replace(bundle, fast=fast, metrics=tuple(map(_whole, bundle.metrics))))
+            self._recorder.on_bundle(replace(bundle, fast=fast, metrics=tuple(map(_whole, bundle.metrics))))
 
 
 def _whole(metrics: MetricSlice) -> MetricSlice:

@@ -144,7 +144,7 @@ class JobRecorder:
         self._table = BUILTIN_TABLE
         self._gpu_index: dict[tuple[str, str], int] = {}
 
-    def on_turn(self, bundle: SliceBundle) -> None:
+    def on_bundle(self, bundle: SliceBundle) -> None:
         """Record one slice bundle if it is of the recorded job; an error ends the recording but not the engine."""
         if not self.job_id and bundle.job not in self._ended and bundle.job.job_id != IDLE_JOB_ID:
             self.job_id = bundle.job.job_id

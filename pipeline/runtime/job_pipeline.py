@@ -163,7 +163,7 @@ class JobPipeline:
         """Whether verdicts are produced: not for idle hosts, nor after a later attempt has replaced this one."""
         return not self._superseded and self.job.job_id != IDLE_JOB_ID
 
-    def on_turn(self, bundle: SliceBundle) -> BundleResult:
+    def on_bundle(self, bundle: SliceBundle) -> BundleResult:
         """Process one slice bundle and return the outputs."""
         self._has_news = bool(bundle.fast.records or bundle.metrics)
         admitted, refused = self.rank_filter.admit(bundle.fast.records, bundle.end_ns)

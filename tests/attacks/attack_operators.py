@@ -39,7 +39,7 @@ def operators_raise() -> Outcome:
     """Each second one more kind of error in one job's turn: another job's killed rank is named as ever."""
     real = JobPipeline.on_bundle
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
+    def on_bundle(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
         for record in turn.fast.records:
             if isinstance(record, Event) and record.name.startswith("odd-"):
@@ -82,7 +82,7 @@ def parts_raise() -> Outcome:
             if part == "tap":
                 service.engine.taps.append(_raise)
             else:
-                stack.enter_context(mock.patch.object(service._scribe, part, _raise))  # noqa: SLF001  # each
+                stack.enter_context(mock.patch.object(service._output, part, _raise))  # noqa: SLF001  # each
             for second in range(25):
                 if second == 18:
                     job.kill(2)

@@ -107,7 +107,7 @@ def test_an_operator_that_raises_is_reported_and_the_rest_is_judged(
     """As live: the job begins anew in that second. Status 2, in words, no traceback."""
     real, seconds = JobPipeline.on_bundle, []
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
+    def on_bundle(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         seconds.append(turn.end_ns)
         if len(seconds) == 30:
             raise OverflowError("int too large to convert to float")

@@ -30,7 +30,7 @@ _MS = NS_PER_SECOND // 1000
 
 
 def turns_of(case: Case, attempt: int = 0) -> Iterator[SliceBundle]:
-    """Yield a case's slice bundles second by second, for ``JobPipeline.on_turn``.
+    """Yield a case's slice bundles second by second, for ``JobPipeline.on_bundle``.
 
     Args:
         case: the case.

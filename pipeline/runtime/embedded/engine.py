@@ -218,7 +218,7 @@ class EmbeddedEngine(EngineSnapshots):
             self.counters[f"begun_anew_{StateLoss.JUDGED_AT_TWO_ENDS.value}"] += 1
             result.verdicts.extend(self._begin_job_anew(turn.job, turn.end_ns))
         try:
-            judged = self._pipeline(turn.job).on_turn(turn)
+            judged = self._pipeline(turn.job).on_bundle(turn)
             left = self._jobs.leave_older(turn.job, turn.end_ns)
         except Exception as error:  # noqa: BLE001  # supervising: one job's failure must not stop the others
             self._troubles.exception("operators failed", type(error).__name__, job=turn.job.job_id)
@@ -226,7 +226,7 @@ class EmbeddedEngine(EngineSnapshots):
             return
         result.verdicts.extend(left)
         heard = turn if judged.fast is turn.fast else replace(turn, fast=judged.fast)
-        self._observers.on_turn(heard, judged.health, self.taps)
+        self._observers.on_bundle(heard, judged.health, self.taps)
         result.add(turn.job, judged)
 
     def _fail(

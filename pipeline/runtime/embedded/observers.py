@@ -51,7 +51,7 @@ class Observers:
         for job in [job for job in self._histories if job not in known]:
             del self._histories[job]
 
-    def on_turn(
+    def on_bundle(
         self, bundle: SliceBundle, health: Sequence[AlignedHealth], taps: Sequence[Callable[[SliceBundle], None]] = ()
     ) -> None:
         """Add a slice bundle to its job's history, and pass it to the taps (observer functions)."""

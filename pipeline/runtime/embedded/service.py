@@ -142,7 +142,7 @@ class EngineService:
         self.writer = writer or StoreWriter(store)
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
         self.memory = ServiceMemory(config.kept_verdict_count, proposals)
-        self._scribe = VerdictOutput(
+        self._output = VerdictOutput(
             self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds
         )
         self.detector_seconds: dict[str, float] = defaultdict(float)
@@ -332,7 +332,7 @@ class EngineService:
         for _, entry in output.refused:
             letter = DeadLetter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
             self.letters.put(DEAD_LETTERS, letter)
-        self._scribe.follow_up(output, tick_ns)
+        self._output.follow_up(output, tick_ns)
         self.health.ticked()
         self._troubles.flush()
 

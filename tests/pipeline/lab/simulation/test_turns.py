@@ -28,7 +28,7 @@ def _lines(case: Case) -> list[dict[str, Any]]:
     found = []
     for turn in turns_of(case):
         pipeline = pipeline or JobPipeline(JobConfig(rank_filter=RankFilterConfig(is_played=True)), turn.job)
-        found += [verdict.to_line() for verdict in pipeline.on_turn(turn).verdicts]
+        found += [verdict.to_line() for verdict in pipeline.on_bundle(turn).verdicts]
     return found
 
 

@@ -147,7 +147,7 @@ def test_what_is_said_again_after_a_lost_state_has_rising_updates(tmp_path: Path
     assert life.service.memory.floors == {name: one.update for name, one in old.items()}
     first = replace(next(iter(old.values())), update=0, detected_ns=life.job.now_ns)
     for output in (first, replace(first, update=1)):
-        life.service._scribe.follow_up(EngineOutput((output,), (), (), 1), life.job.now_ns)  # noqa: SLF001  # by hand
+        life.service._output.follow_up(EngineOutput((output,), (), (), 1), life.job.now_ns)  # noqa: SLF001  # by hand
     wait_written([life])
 
     newest = old[first.verdict_id].update

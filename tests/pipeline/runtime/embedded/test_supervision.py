@@ -32,7 +32,7 @@ def brittle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators that raise at an event that the codec accepts, as those of the report did."""
     real = JobPipeline.on_bundle
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
+    def on_bundle(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         result = real(self, turn)
         if any(isinstance(record, Event) and record.name == POISON for record in turn.fast.records):
             raise OverflowError("int too large to convert to float")
@@ -401,7 +401,7 @@ def test_parts_that_raise_do_not_end_the_ticks(bench: Bench, monkeypatch: pytest
         raise ValueError("unforeseen")
 
     for name in ("_evidence", "_changes_of"):
-        monkeypatch.setattr(service._scribe, name, fails)  # noqa: SLF001  # the service's parts fail one by one
+        monkeypatch.setattr(service._output, name, fails)  # noqa: SLF001  # the service's parts fail one by one
     monkeypatch.setattr(service.memory.minutes, "finish", fails)
     bench.run(20)
     bench.job.kill(3)

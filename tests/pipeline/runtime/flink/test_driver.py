@@ -375,7 +375,7 @@ def test_an_operator_that_raises_in_one_second_is_a_dead_letter_and_the_job_goes
     first_ns = second_of(records[0])
     real, ends = JobPipeline.on_bundle, []
 
-    def on_turn(self: JobPipeline, turn: SliceBundle) -> BundleResult:
+    def on_bundle(self: JobPipeline, turn: SliceBundle) -> BundleResult:
         ends.append(turn.end_ns)
         if len(ends) == 5:
             raise OverflowError("int too large to convert to float")
