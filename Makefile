@@ -15,12 +15,13 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install run test test-slow lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
+.PHONY: help install run test test-gate test-wheel test-slow lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
 	@echo "make run        a real training job, a real fault, the verdict"
-	@echo "make test       the tests that take seconds;  make test-slow: the others"
+	@echo "make test       the tests that take seconds;  make test-gate: real jobs, clusters, attacks;  make test-slow: the rest"
+	@echo "make test-wheel the wheel as a training host installs it, on Python 3.11 and 3.12"
 	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
 	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
@@ -55,13 +56,23 @@ $(STAMP): pyproject.toml constraints.txt deploy/requirements.lock | $(filter .uv
 	  || { rm -rf .uv && $(PYTHON) -m pip install --quiet --require-hashes -r deploy/uv.lock --target .uv; } \
 	  || { rm -rf .uv; echo "make: no uv, and '$(PYTHON) -m pip' cannot fetch it: install uv or set PYTHON=..." >&2; exit 1; }
 
+SPREAD := -n auto --maxprocesses=4 --max-worker-restart=0 --no-loadscope-reorder
+
 run: install
 	@$(BIN)/tocsin drill --demo $(ARGS)
 
 # A process for each core, up to four (each may start a Kafka and a ClickHouse of its own; tests/workers.py says which
 # runs what). A process that is lost ends the run: without that it would wait for ever. ARGS="-n0": one process.
 test: install
-	@$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --max-worker-restart=0 --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not gate" $(SPREAD) $(ARGS)
+
+# Real jobs, clusters and attacks: what takes tens of seconds each. ARGS=tests/walks: some of them.
+test-gate: install
+	@$(BIN)/python -m pytest -m "gate and not slow" $(SPREAD) $(ARGS)
+
+# The wheel, installed as on a training host, for each Python that is here (ARGS=3.12: that one).
+test-wheel: install
+	@$(BIN)/python -m tests.tools.wheel $(ARGS)
 
 test-slow: install
 	@$(BIN)/python -m pytest -m slow $(ARGS)

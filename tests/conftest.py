@@ -18,7 +18,7 @@ from tests.flink_fixtures import stream as stream  # noqa: PLC0414  # re-exporte
 from tests.kafka_fixtures import kafka_broker as kafka_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import private_broker as private_broker  # noqa: PLC0414  # re-exported: a fixture
 from tests.kafka_fixtures import topic_prefix as topic_prefix  # noqa: PLC0414  # re-exported: a fixture
-from tests.workers import WholeFiles, longest_first
+from tests.workers import WholeFiles, longest_first, mark_gate
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,6 +34,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In random order, but for what takes longest."""
+    mark_gate(items)
     longest_first(items)
 
 

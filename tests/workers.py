@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
 _CLUSTER = ("tests/chaos/", "tests/cli/cluster/", "tests/pipeline/runtime/flink/test_rest.py")
 """They start a Flink: a second one beside it takes the cores that both need, and tests come to their time limit."""
+
+GATE: Final = (
+    *_CLUSTER,
+    "tests/attacks/",
+    "tests/cli/test_drill.py",
+    "tests/walks/",
+)
+"""What ``make test`` leaves to ``make test-gate``: real jobs, clusters and attacks, which take most of the time."""
 
 
 class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
@@ -19,6 +29,13 @@ class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no type
 def needs_cluster(nodeid: str) -> bool:
     """Whether a test may start a Flink."""
     return nodeid.startswith(_CLUSTER)
+
+
+def mark_gate(items: list[pytest.Item]) -> None:
+    """Mark the tests of ``GATE``; a slow one stays slow."""
+    for item in items:
+        if item.nodeid.startswith(GATE):
+            item.add_marker("gate")
 
 
 def longest_first(items: list[pytest.Item]) -> None:

@@ -208,7 +208,7 @@ class BacklogTracker:
         return {
             "bins": [[host, rows_state(own)] for host, own in sorted(self._bins.items())],
             "since": pairs_state(self._since_ns),
-            "told_ns": self._told_ns,
+            "told_ns": self._reported_ns,
             "durations": rows_state(self._durations),
         }
 
@@ -216,7 +216,7 @@ class BacklogTracker:
         """Restore the state from values that ``to_state`` returned."""
         self._bins = {host: rows_from(own) for host, own in state["bins"]}
         self._since_ns = pairs_from(state["since"])
-        self._told_ns = state["told_ns"]
+        self._reported_ns = state["told_ns"]
         self._durations = rows_from(state["durations"])
 
 
