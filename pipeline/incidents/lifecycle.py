@@ -159,7 +159,7 @@ class Decide:
         """Return whether a finding can still hold when all processes of the job are gone."""
         if finding.fault is FaultKind.SILENT_CORRUPTION:
             return not any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
-        return finding.fault not in (*SLOWER, FaultKind.HANG)
+        return finding.fault not in SLOWER and (finding.fault is not FaultKind.HANG or bool(finding.suspects))
 
     def close_by_human(self, told: Event, now_ns: int) -> list[Verdict]:
         """Resolve the incident that a person closes; return its last line, nothing where it is not open."""
