@@ -116,22 +116,21 @@ def find_stop(
     if not graph.leaving:  # nobody ended: nearly always so, and asked every second
         return None, None
     dead = _dead(graph)
-    dead = {rank: fact for rank, fact in dead.items() if rank not in belied} or dead
     if not dead:
         return None, None
+    dead = {rank: fact for rank, fact in dead.items() if rank not in belied} or dead
     first_ns = _first_ns(graph, dead)
     if now_ns - first_ns < config.settle_ns:
         return None, Reason.WITHIN_PATIENCE
     if sum(left_in_order(graph.ranks[rank]) for rank in graph.leaving) > len(dead):
         return None, Reason.ENDED_WITH_OTHERS  # the work is done: one stumbles as it cleans up
     stood = 0 < stood_since_ns < first_ns - config.watchdog_ns
-    candidates = [
-        rank for rank, fact in dead.items() if not is_victim(fact) and not (stood and is_ended_by_watchdog(fact))
-    ]
-    candidates = _not_with_timeouts(graph, dead, candidates, config)
+    own = [r for r, fact in dead.items() if not is_victim(fact) and not (stood and is_ended_by_watchdog(fact))]
+    candidates = _not_with_timeouts(graph, dead, own, config)
     roots = _before_the_order(graph, dead, candidates, config)
     if not roots:
-        return _no_root(graph, dead, told_ns, lonely=now_ns - first_ns > config.lonely_ns)
+        lonely, went_on = now_ns - first_ns > config.lonely_ns, not 0 < stood_since_ns < first_ns
+        return _no_root(graph, dead, told_ns, lonely=lonely, went_on=went_on)
     at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
     earliest = min(at_ns.values())
     if _one_after_another(graph, at_ns, config):
@@ -283,7 +282,7 @@ def _before_the_order(graph: JobGraph, dead: dict[int, ExitFact], roots: list[in
 
 
 def _no_root(
-    graph: JobGraph, dead: dict[int, ExitFact], told_ns: Callable[[int], int], *, lonely: bool
+    graph: JobGraph, dead: dict[int, ExitFact], told_ns: Callable[[int], int], *, lonely: bool, went_on: bool
 ) -> tuple[Finding | None, Reason | None]:
     """Return what follows where all exits are victims': ranks that were left behind, nobody, or a reason to wait.
 
@@ -292,9 +291,10 @@ def _no_root(
         dead: rank -> its exit.
         told_ns: as in ``find_stop``.
         lonely: whether the first exit is older than ``lonely_ns``.
+        went_on: whether the job made progress until the first exit.
     """
     asked = sorted(rank for rank, fact in dead.items() if was_asked_to_end(fact))
-    if asked and _was_lost(graph, dead, asked):
+    if asked and went_on and _was_lost(graph, dead, asked):
         return _finding(graph, dead, asked, min(graph.corrected_ns(rank, dead[rank].ts_ns) for rank in asked)), None
     if asked or not lonely:
         return None, Reason.VICTIM
