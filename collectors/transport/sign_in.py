@@ -128,10 +128,12 @@ class SignIn:
         return dict(self._hello)
 
     def open(self, sealed: bytes) -> bytes:
-        """Check a message of the engine and return its bytes without the code.
+        """Check the code of the engine's next message and return the message without it.
+
+        Without a secret the bytes are returned unchanged and unchecked.
 
         Raises:
-            IdentityError: the message is not the engine's next one of this connection.
+            IdentityError: the message is not the engine's next one of a connection with a secret.
         """
         return sealed if self._opener is None else self._opener.open(sealed)
 

@@ -296,6 +296,9 @@ def is_slow_still(finding: Finding, verdict: Verdict) -> bool:
 
 
 def names_fewer_machines(finding: Finding, verdict: Verdict) -> bool:
-    """Return whether a finding names some of the machines that a confirmed verdict says are slow together."""
+    """Return whether a fail-slow finding names only machines that a fail-slow verdict names, but not all of them.
+
+    False if the verdict is not confirmed, or the finding names none.
+    """
     confirmed = verdict.state is VerdictState.CONFIRMED and verdict.fault is finding.fault is FaultKind.FAIL_SLOW
     return confirmed and bool(finding.suspects) and components(finding.suspects) < components(verdict.suspects)

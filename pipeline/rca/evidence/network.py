@@ -85,7 +85,11 @@ class NetworkTracker:
                 del operations[seq]
 
     def _close(self, comm_id: str, seq: int) -> None:
-        """Measure one complete operation and add it to the communicator's recent transfers or its past."""
+        """Remove a complete operation from the open ones and add its transfer time to the communicator's recent ones.
+
+        The transfer time is from the last start to the last end. Once there are enough, the oldest chunk of recent
+        times moves to the past as its median.
+        """
         members = self._open[comm_id].pop(seq)
         moved_ns = max(end for _, end in members.values()) - max(start for start, _ in members.values())
         recent = self._recent.setdefault(comm_id, [])

@@ -97,10 +97,11 @@ def tells_later(anomalies: Sequence[Anomaly], rules: SlowRules) -> bool:
 
 
 def _together(anomalies: Sequence[Anomaly], step_ns: int) -> list[list[Anomaly]]:
-    """Return slow hosts in groups that became slow together, the slowest host of each group first.
+    """Return slow hosts in groups, the earliest group first, the slowest host of each group first.
 
-    Hosts become slow together by one cause: a switch, or a rank that the others wait for within the time that their
-    timers measure. A host that becomes slow later is slow by itself.
+    A group holds the hosts that became slow within 8 s of its first one, or within three steps if that is longer: one
+    cause makes them slow, such as a switch, or a rank that the others wait for within the time that their timers
+    measure. A host that becomes slow later begins the next group.
 
     Args:
         anomalies: of hosts.

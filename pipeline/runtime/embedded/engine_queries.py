@@ -47,7 +47,7 @@ class EngineQueries:
         return pipeline is not None and bool(pipeline.decide.live)
 
     def live_verdicts(self) -> list[Verdict]:
-        """Return the open and confirmed verdicts of all jobs."""
+        """Return the verdicts of all jobs that are open or confirmed."""
         with self._lock:
             return [one for pipeline in self._jobs.pipelines.values() for one in pipeline.decide.live]
 
