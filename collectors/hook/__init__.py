@@ -138,6 +138,7 @@ class Hook:
         """Send the goodbye, end the thread and remove all wrappers; a second call does nothing."""
         if not self.recorder.inert:
             self.reporter.stop()
+            self.recorder.take_losses()  # of a step that nobody ends any more
             self._say_last("bye")
             self.abandon()
 
@@ -145,6 +146,7 @@ class Hook:
         """Report an uncaught exception as the end of this process, and remove all wrappers."""
         if not self.recorder.inert:
             self.reporter.stop()
+            self.recorder.take_losses()  # of a step that nobody ends any more
             tail = "".join(traceback.format_exception(error))[-TAIL_LETTERS:]
             self._say_last("exit", pid=os.getpid(), code=1, signal=0, stderr_tail=tail)
             self.abandon()

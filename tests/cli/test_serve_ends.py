@@ -18,7 +18,15 @@ from tocsin.pipeline.lab.testing import MemoryStore
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.schemas.records import NS_PER_SECOND
 
-ASK: dict[str, Any] = {"json": False, "job": None, "show": [], "all": False, "clickhouse": None, "engine": ""}
+ASK: dict[str, Any] = {
+    "json": False,
+    "job": None,
+    "words": [],
+    "note": "",
+    "all": False,
+    "clickhouse": None,
+    "engine": "",
+}
 """What the commands' parsers give where nothing is said."""
 
 

@@ -194,9 +194,9 @@ class StandstillEvidence:
             self._outlier.add(self._outlier_sigmas(window), data.start_ns, data.end_ns)
 
     def _fallen_first(self, window: JudgedWindow, sigmas: FloatArray) -> Anomaly | None:
-        """Return the only host that is far from the others while they still fall, None unless it is one.
+        """Return the anomaly of the one host that differs from its peers already in the first window without work.
 
-        Clocks and sampling of hosts differ by less than that.
+        A sum over this window alone reaches half of an alarm. None if no host differs so, or several do.
         """
         falling = Cusum(self._config.standing, len(window.known.metrics), window.known.host_count)
         falling.add(sigmas, window.data.start_ns, window.data.end_ns)

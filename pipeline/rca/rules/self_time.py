@@ -59,7 +59,11 @@ def silent_but_slow(anomalies: Sequence[Anomaly], now_ns: int, pace: JobProgress
 
 
 def _is_no_more_work(anomaly: Anomaly, pace: JobProgress) -> bool:
-    """Return whether all alarming metrics are of silent families, and the host is not known to do more work."""
+    """Return whether an anomaly is certainly no sign that its host does more work than usual.
+
+    That is so if all alarming metrics are of silent families and either the host is known to do no more work than
+    expected, or all of them are low values of memory, disk or TCP.
+    """
     metrics = reported_metrics(anomaly)
     if not all(family_of(metric) in SILENT_FAMILIES for metric in metrics):
         return False

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.runtime.embedded.catch_up import CatchUp, CatchUpConfig
 from tocsin.pipeline.runtime.embedded.clock_watch import EngineTime
+from tocsin.pipeline.runtime.embedded.close_handler import close_handler
 from tocsin.pipeline.runtime.embedded.control_socket import (
     ControlServer,
     Handler,
@@ -181,6 +182,9 @@ class EngineService:
             "health": self.health.answer,
             "verdicts": self._verdicts,
             "model": model_handler(self.engine.take_record, now_ns),
+            "incident_close": close_handler(
+                self.engine.live_verdicts, self.engine.take_record, self.time.now_ns, self.server.commit
+            ),
         }
 
     def attach_recordings(self, recordings: Recordings) -> None:
