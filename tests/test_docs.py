@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.workers import GATE
 from tocsin.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,3 +173,10 @@ def test_lines_of_prose_are_at_most_120_characters_long(name: str) -> None:
 def test_a_command_that_does_not_exist_is_found() -> None:
     assert list(wrong_parts("topics", " aply --keep-hours 3 --for-ever")) == ["topics aply", "topics --for-ever"]
     assert list(wrong_parts("flink", " submit | status | stop")) == ["flink stop"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_test_runs_what_a_page_says_it_runs(page: Path) -> None:
+    named = re.findall(r'`make test ARGS="?([^"`]*)"?`', page.read_text("utf-8"))
+    paths = [word for words in named for word in words.split() if word.startswith("tests/")]
+    assert [path for path in paths if path.startswith(tuple(name.rstrip("/") for name in GATE))] == []

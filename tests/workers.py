@@ -14,9 +14,14 @@ GATE: Final = (
     *_CLUSTER,
     "tests/attacks/",
     "tests/cli/test_drill.py",
+    "tests/cli/test_serve_clickhouse.py",
+    "tests/cli/test_sink.py",
+    "tests/collectors/transport/test_kafka",
+    "tests/pipeline/kafka/",
+    "tests/pipeline/lab/training/test_bilstm.py",
     "tests/walks/",
 )
-"""What ``make test`` leaves to ``make test-gate``: real jobs, clusters and attacks, which take most of the time."""
+"""What ``make test`` leaves to ``make test-gate``: real jobs, servers and attacks, which take most of the time."""
 
 
 class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
