@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tocsin.pipeline.incidents.closing import CLOSED_BY_HUMAN_MARK
 from tocsin.pipeline.rca.finding import Finding
@@ -35,6 +35,8 @@ class ClosedVerdicts:
     def __init__(self) -> None:
         """Start empty."""
         self._by_id: dict[str, ClosedVerdict] = {}
+        self._by_human_ns: dict[str, int] = {}
+        """Fault and suspects of what a person closed -> when."""
 
     def add(self, verdict: Verdict, seen_ns: int, *, was_confirmed: bool) -> None:
         """Keep a verdict that is being closed.
@@ -75,19 +77,24 @@ class ClosedVerdicts:
             return None
         return closed
 
-    def mark_by_human(self, verdict_id: str, closed_ns: int) -> None:
+    def mark_by_human(self, verdict: Verdict, closed_ns: int) -> None:
         """Remember that a person closed a verdict, and when."""
-        self._by_id[verdict_id] = self._by_id[verdict_id]._replace(seen_ns=closed_ns, had_suspects=CLOSED_BY_HUMAN_MARK)
+        marked = self._by_id[verdict.verdict_id]._replace(seen_ns=closed_ns, had_suspects=CLOSED_BY_HUMAN_MARK)
+        self._by_id[verdict.verdict_id] = marked
+        self._by_human_ns[_story_of(verdict)] = closed_ns
+        while len(self._by_human_ns) > _KEPT_COUNT:
+            del self._by_human_ns[next(iter(self._by_human_ns))]
 
     def is_silenced(self, verdict_id: str, finding: Finding, now_ns: int, quiet_ns: int) -> bool:
         """Return whether a person closed the verdict with this id less than ``quiet_ns`` ago.
 
-        The end of a process is never told again after that: it happens once.
+        The end of the same processes is never told again: it happens once, though its time may be known better later.
         """
+        if finding.fault is FaultKind.FAIL_STOP:
+            return _story_of(finding) in self._by_human_ns
         closed = self._by_id.get(verdict_id)
-        if closed is None or closed.had_suspects != CLOSED_BY_HUMAN_MARK:
-            return False
-        return finding.fault is FaultKind.FAIL_STOP or now_ns - closed.seen_ns < quiet_ns
+        by_human = closed is not None and closed.had_suspects == CLOSED_BY_HUMAN_MARK
+        return by_human and now_ns - self._by_id[verdict_id].seen_ns < quiet_ns
 
     def forget_evidence(self, verdict_id: str) -> None:
         """Let the evidence that was seen before the closing open the verdict again."""
@@ -95,12 +102,20 @@ class ClosedVerdicts:
 
     def follow(self, before: ClosedVerdicts) -> None:
         """Take over the closed verdicts that another instance kept for the same job."""
-        self._by_id = dict(before._by_id)
+        self._by_id, self._by_human_ns = dict(before._by_id), dict(before._by_human_ns)
 
-    def to_state(self) -> list[tuple[str, list[int]]]:
-        """Return the state as a JSON-able object: id and the four numbers of each verdict, the oldest first."""
-        return [(verdict_id, list(closed)) for verdict_id, closed in self._by_id.items()]
+    def to_state(self) -> dict[str, list[Any]]:
+        """Return the state as a JSON-able object: the four numbers of each verdict, the oldest first, by its id."""
+        by_id = [(verdict_id, list(closed)) for verdict_id, closed in self._by_id.items()]
+        return {"by_id": by_id, "by_human_ns": list(self._by_human_ns.items())}
 
-    def load_state(self, state: Iterable[tuple[str, Sequence[int]]]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``to_state`` returned."""
-        self._by_id = {verdict_id: ClosedVerdict(*closed) for verdict_id, closed in state}
+        self._by_id = {verdict_id: ClosedVerdict(*closed) for verdict_id, closed in state["by_id"]}
+        self._by_human_ns = dict(map(tuple, state["by_human_ns"]))
+
+
+def _story_of(told: Finding | Verdict) -> str:
+    """Return the fault and the suspects of a finding or verdict as a text."""
+    suspects = sorted((one.component.kind.value, one.component.name, one.ranks) for one in told.suspects)
+    return f"{told.fault.value} {suspects}"

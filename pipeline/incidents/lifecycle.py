@@ -167,7 +167,7 @@ class Decide:
             if verdict.verdict_id == told.payload.get("id"):
                 incident.verdict = replace(verdict, evidence=(said_by(told), *verdict.evidence))
                 line = self._close(incident, now_ns, VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN)
-                self._closed.mark_by_human(verdict.verdict_id, now_ns)
+                self._closed.mark_by_human(verdict, now_ns)
                 return [line]
         return []
 

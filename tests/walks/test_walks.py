@@ -7,7 +7,7 @@ import pytest
 from tests.walks.walk import RANK_COUNT, TRAIN, free_port, walking
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(1200)]
 
 
 def test_one_machine_and_torchrun() -> None:

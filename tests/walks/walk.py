@@ -18,7 +18,7 @@ from typing import Any
 
 BIN = Path(sys.executable).parent
 TRAIN = Path(__file__).with_name("train.py")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 """For a machine under load; how long it took is printed."""
 _NOBODY = 65_534
 RANK_COUNT = 4

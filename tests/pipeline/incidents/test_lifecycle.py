@@ -767,6 +767,7 @@ class TestClosedByHuman:
         self.close(life)
 
         assert life.see(told, seconds=2000) == []
+        assert life.see(finding(STOP, "n3", onset=4), seconds=10) == [], "its time is known better now"
 
     @pytest.mark.parametrize("other", [finding(HANG, "n4"), finding(STOP, "n3"), finding(HANG, "n3", onset=40)])
     def test_another_story_is_told_at_once(self, other: Finding) -> None:

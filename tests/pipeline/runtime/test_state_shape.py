@@ -15,7 +15,7 @@ from tocsin.pipeline.lab.testing import JobShape, MetricsScenario
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (16, "aa9bfaf5f83fb4ac")
+SHAPE_OF_VERSION = (16, "dd4035bf219f1347")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
