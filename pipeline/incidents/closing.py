@@ -11,7 +11,7 @@ from tocsin.schemas.records import Event, EventSource, JobKey, Severity, Slice
 from tocsin.schemas.verdicts import Evidence
 
 CLOSED_BY_HUMAN_MARK: Final = 2
-"""Stands where a closed incident's entry says whether it accused somebody."""
+"""The value of ``ClosedVerdict.had_suspects`` of a verdict that a person closed."""
 
 
 def close_event(job: JobKey, verdict_id: str, note: str, actor: str, ts_ns: int) -> Event:
@@ -30,7 +30,7 @@ def close_event(job: JobKey, verdict_id: str, note: str, actor: str, ts_ns: int)
 
 
 def without_closings(fast: Slice) -> tuple[Slice, list[Event]]:
-    """Part a slice into what hosts said, and the incidents' ends that persons said."""
+    """Return a slice without the events that close incidents, and these events."""
     found = [one for one in fast.records if isinstance(one, Event) and one.name == events.INCIDENT_CLOSE]
     if not found:
         return fast, found
