@@ -13,7 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.runtime.embedded.catch_up import CatchUp, CatchUpConfig
@@ -29,10 +29,12 @@ from tocsin.pipeline.runtime.embedded.dead_letter_writer import DeadLetterWriter
 from tocsin.pipeline.runtime.embedded.dead_letters import DEAD_LETTERS, DeadLetter
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
+from tocsin.pipeline.runtime.embedded.followers import Follower, Followers
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, ServerConfig
 from tocsin.pipeline.runtime.embedded.listener.readers import Answerer, incidents_answerer, jobs_answerer
 from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
+from tocsin.pipeline.runtime.embedded.recordings import Recordings
 from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, ReplayFunctions
 from tocsin.pipeline.runtime.embedded.service_health import ServiceHealth
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
@@ -84,19 +86,6 @@ class ServiceConfig:
     hold: HoldRules = field(default_factory=HoldRules)
 
 
-class Recordings(Protocol):
-    """Recordings of a running engine, made by ``pipeline/recording/live.py``."""
-
-    def record(self, request: Message) -> Message | Iterator[Message]:
-        """Begin a recording, or answer how it goes."""
-
-    def record_stop(self, request: Message) -> Message:
-        """End a recording."""
-
-    def close(self) -> None:
-        """End all recordings."""
-
-
 class EngineService:
     """Everything that ``tocsin serve`` runs.
 
@@ -112,6 +101,7 @@ class EngineService:
         health: whether the engine does its work.
         detector_seconds: detector -> seconds that it worked.
         failures: part -> how often it raised and was caught.
+        followers: parts that see each verdict line.
         pages: addresses of the pages for metrics and probes, or why they are missing.
         tick_seconds: time that the last tick took.
     """
@@ -142,9 +132,10 @@ class EngineService:
         self.letters = DeadLetterWriter(config.letter_folder)
         self.writer = writer or StoreWriter(store)
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
-        self.memory = ServiceMemory(config.kept_verdict_count, proposals)
+        self.followers = Followers(self._supervised)
+        self.memory = ServiceMemory(config.kept_verdict_count, proposals, self.followers)
         self._output = VerdictOutput(
-            self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds
+            self.engine, self.memory, self.writer, self._supervised, config.evidence_after_seconds, self.followers
         )
         self.detector_seconds: dict[str, float] = defaultdict(float)
         self.failures: Counter[str] = Counter()
@@ -187,6 +178,11 @@ class EngineService:
             ),
         }
 
+    def attach(self, follower: Follower) -> None:
+        """Let a part see each verdict line and answer its requests on the control socket; call it before ``start``."""
+        self.followers.add(follower)
+        self._control.add(follower.handlers())
+
     def attach_recordings(self, recordings: Recordings) -> None:
         """Answer requests for recordings on the control socket; ``stop`` closes the recordings.
 
@@ -221,6 +217,7 @@ class EngineService:
         self.writer.start()
         if self.recovery is not None:
             self._take_up(self.recovery)
+        self.followers.start()
         self._control.start()
         self.server.start()
         self.health.ticked()
@@ -262,6 +259,7 @@ class EngineService:
         self.letters.close()
         if self.recovery is not None:
             self.recovery.stop()
+        self.followers.close()
         self._output.finish_minutes()
         self.writer.stop()
         with self.memory.line_added:
@@ -375,12 +373,14 @@ class EngineService:
         status["pages"] = list(self.pages)
         status["state"] = {} if self.recovery is None else self.recovery.figures
         status["letters_dropped"] = sum(self.letters.dropped.values())
+        status.update(self.followers.status())
         return {**status, **self.health.answer(request)}
 
     def _threads(self) -> list[SupervisedThread]:
         """Return the threads that must live."""
         threads = [self._ticker, self.server.thread, self.letters.thread, self.writer.thread, self._control.thread]
         threads += [self.recovery.thread] if self.recovery is not None else []
+        threads += self.followers.threads()
         return [thread for thread in threads if thread is not None]
 
     def _verdicts(self, request: Message) -> Iterator[Message]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.core.operator import UNCHANGED, pack_state, unpack_state
 from tocsin.pipeline.incidents.proposals import ProposalBook
+from tocsin.pipeline.runtime.embedded.followers import Followers
 from tocsin.pipeline.runtime.health import HealthMinutes
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.verdicts import Verdict
@@ -35,17 +36,20 @@ class ServiceMemory:
         proposals: the proposed and waiting actions.
         again: (time, verdict) pairs: when to write which verdict's evidence again.
         minutes: health minutes that are not complete yet.
+        followers: parts that see each verdict line; their state is part of this one.
         floors: verdict id -> last update number by an engine that lost its state; new updates continue from it.
     """
 
-    def __init__(self, kept_lines_count: int, proposals: ProposalBook) -> None:
+    def __init__(self, kept_lines_count: int, proposals: ProposalBook, followers: Followers | None = None) -> None:
         """Start empty.
 
         Args:
             kept_lines_count: number of lines kept for clients that connect later.
             proposals: the proposed and waiting actions.
+            followers: parts that see each verdict line; None: there are none.
         """
         self.proposals = proposals
+        self.followers = followers
         self._kept_lines_count = kept_lines_count
         self.line_added = threading.Condition()
         self.forget()
@@ -56,6 +60,8 @@ class ServiceMemory:
             self.lines: list[dict[str, Any]] = []
             self.dropped_count = 0
         self.proposals.clear()
+        if self.followers is not None:
+            self.followers.forget()
         self.again: deque[tuple[int, Verdict]] = deque(maxlen=_KEPT_AGAIN)
         self.minutes = HealthMinutes()
         self.floors: dict[str, int] = {}
@@ -99,7 +105,7 @@ class ServiceMemory:
             "minutes": self.minutes.to_state(),
             "floors": self.floors,
         }
-        parts = {_PART: pack_state(state)}
+        parts = {_PART: pack_state(state), **({} if self.followers is None else self.followers.snapshot())}
         end = self.dropped_count + len(self.lines)
         for first in range(self.dropped_count // _PAGE_LINES * _PAGE_LINES, end, _PAGE_LINES):
             is_full = first + _PAGE_LINES <= end
@@ -130,3 +136,5 @@ class ServiceMemory:
         self.again.extend((due_ns, decode_verdict(text.encode())) for due_ns, text in state["again"])
         self.minutes.load_state(state["minutes"])
         self.floors = dict(state["floors"])
+        if self.followers is not None:
+            self.followers.restore(parts)

@@ -27,7 +27,14 @@ def families_of(service: EngineService) -> list[Family]:
     Args:
         service: the engine.
     """
-    return [*_intake(service), *_work(service), _open_incidents(service), *_state(service), *_gauges(service)]
+    return [
+        *_intake(service),
+        *_work(service),
+        _open_incidents(service),
+        *_state(service),
+        *_gauges(service),
+        *service.followers.families(),
+    ]
 
 
 def _intake(service: EngineService) -> list[Family]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
+from tocsin.pipeline.runtime.embedded.followers import Followers
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter, Write
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
@@ -34,6 +35,7 @@ class VerdictOutput:
         writer: StoreWriter,
         guard: Guard,
         evidence_after_seconds: int,
+        followers: Followers,
     ) -> None:
         """Connect the output to its sources and destinations.
 
@@ -43,16 +45,19 @@ class VerdictOutput:
             writer: writes the rows.
             guard: returns a context manager that catches a task's errors.
             evidence_after_seconds: a verdict's evidence is written again after this time.
+            followers: see each line, and may add lines of their own.
         """
         self._engine = engine
         self._memory = memory
         self._writer = writer
         self._guard = guard
+        self._followers = followers
         self._evidence_after_ns = evidence_after_seconds * NS_PER_SECOND
 
     def follow_up(self, output: EngineOutput, tick_ns: int) -> None:
         """Publish the verdict lines and queue the database rows of one tick's output."""
         verdicts = tuple(self._above_floor(verdict) for verdict in output.verdicts)
+        verdicts += tuple(self._followers.on_verdicts(verdicts, tick_ns))
         for verdict in verdicts:
             with self._guard("speak"):
                 self._publish(verdict)

@@ -49,6 +49,7 @@ class Life:
             catch_up=CatchUpConfig(wait_seconds=0.0),
         )
         self.service = EngineService(config, self.store, lambda: self.job.now_ns, StoreWriter(self.store))
+        self.attached()
         self.service.start(ticking=False)
         self.is_up = True
         for data in self.kept:
@@ -56,6 +57,9 @@ class Life:
         self.kept.clear()
         self.service.recovery.ledger.commit()  # type: ignore[union-attr]  # it was made with one
         self.service.catch_up()
+
+    def attached(self) -> None:
+        """Attach followers to the new service; a subclass has some."""
 
     def kill(self) -> None:
         """End as by SIGKILL: no snapshot, no flush; what the database's thread was given is lost with it, or not."""
