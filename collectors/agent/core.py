@@ -81,7 +81,17 @@ class Watcher(Processes, Protocol):
 
 
 class AgentCore:
-    """Turns what an agent hears on one host into records of any number of jobs."""
+    """Turns what an agent hears on one host into records of any number of jobs.
+
+    Attributes:
+        config: settings.
+        table: jobs of this host and their ranks.
+        jobs: states of these jobs.
+        tally: counters.
+        dumps: Flight Recorder dumps that were written, each with the datagram that told of it.
+        slices: cuts metrics into frames.
+        endings: ends of ranks that are sent again.
+    """
 
     def __init__(self, config: CoreConfig, watcher: Watcher, now: Now) -> None:
         """Start with no job; the ``agent`` start event comes with the first records."""
@@ -96,7 +106,7 @@ class AgentCore:
         self._boundaries.due(now.stamp_ns)
         self._started_mono_ns = now.mono_ns
         self._looked_mono_ns = 0
-        self._endings = Endings()
+        self.endings = Endings()
         self._idle = JobKey(config.cluster or "default", IDLE_JOB_ID, 0)
         self._out: list[Record] = []
         self._host_event(events.AGENT, Severity.INFO, {"edge": "start"}, now)
@@ -220,14 +230,14 @@ class AgentCore:
 
     def _on_new_job(self, state: JobState, now: Now) -> None:
         """Begin a job, or an attempt of it: forget earlier ends and tell the agent's start to it."""
-        self._endings.begins(state.job, state.sender.uid)
+        self.endings.begins(state.job, state.sender.uid)
         age_seconds = round((now.mono_ns - self._started_mono_ns) / 1e9, 3)
         payload = {"edge": "start", "age_seconds": age_seconds}
         self._event(state.job, -1, now.stamp_ns, HostEvent(events.AGENT, OWN_SOURCE, Severity.INFO, payload))
 
     def _on_forgotten(self, state: JobState) -> None:
         """Forget a job, or an attempt of it, that is over on this host."""
-        self._endings.leaves(state.job, state.sender.uid)
+        self.endings.leaves(state.job, state.sender.uid)
         for number in state.ranks:
             self._watcher.settle(state.job, number)
 
@@ -279,7 +289,7 @@ class AgentCore:
                 rank, before = state.rank(rank.rank), rank
                 rank.holder = before.holder
             rank.pid = pid
-            self._endings.lives(state.job, rank.rank, state.sender.uid)
+            self.endings.lives(state.job, rank.rank, state.sender.uid)
             self._hook_event(datagram, now)
         state.on_hello(rank, hello)
         if not rank.ended and sender.pid:
@@ -298,7 +308,7 @@ class AgentCore:
         self._watcher.settle(state.job, datagram.rank)
         self._hook_event(datagram, now)
         stamp_ns, sighting = datagram.ts_ns - now.correction_ns, sighting_of(datagram.body)
-        self._endings.add(state.job, datagram.rank, state.sender.uid, sighting, stamp_ns, now)
+        self.endings.add(state.job, datagram.rank, state.sender.uid, sighting, stamp_ns, now)
 
     def _hook_event(self, datagram: Datagram, now: Now) -> None:
         """Add the event that a hook's message becomes."""
@@ -323,7 +333,7 @@ class AgentCore:
             if rank is None or rank.ended:
                 return  # the exit came while the watcher looked
             rank.end("gone", now)
-            self._endings.add(job, sighting.rank, state.sender.uid, sighting, now.stamp_ns, now)
+            self.endings.add(job, sighting.rank, state.sender.uid, sighting, now.stamp_ns, now)
         self._event(job, sighting.rank, now.stamp_ns, sighting)
 
     def _look(self, now: Now) -> None:
@@ -334,7 +344,7 @@ class AgentCore:
                 sighting = HostEvent(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
                 self._event(state.job, number, now.stamp_ns, sighting)
         self.table.forget_over(now)
-        for job, number, again in self._endings.due(now):
+        for job, number, again in self.endings.due(now):
             self._event(job, number, now.stamp_ns, again)
 
     def _host_event(self, name: str, severity: Severity, payload: Mapping[str, Any], now: Now) -> None:

@@ -470,7 +470,7 @@ def test_a_bad_end_is_said_for_an_hour_and_a_good_one_while_the_job_is_here(host
     assert not host.core.jobs
     assert 110 < len(events(first, "exit")) + len(events(rest, "exit")) < 120
     assert not of(rest, Topology)
-    assert len(host.core._endings) == 0  # noqa: SLF001  # the bound itself
+    assert len(host.core.endings) == 0
 
 
 def test_a_goodbye_becomes_an_exit(host: Bench) -> None:
@@ -520,5 +520,5 @@ def test_endings_are_bounded_and_the_user_with_the_most_loses_them(host: Bench) 
             host.hook("exit", number % 200, ("c", f"x{number // 200}", 0), pid=0, code=1)
     host.take()
 
-    assert len(host.core._endings) <= 1024  # noqa: SLF001  # the bound itself
+    assert len(host.core.endings) <= 1024
     assert any(event.job.job_id == "j" for event in events(host.runs(31), "exit"))
