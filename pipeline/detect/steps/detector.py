@@ -299,9 +299,13 @@ class StepDetector:
         change = self.history.change(self._config.short_count, line)
         if change is None:
             self._candidates.forget(JOB, newest_ns, self._config.candidate_grace_ns)
+            if known is not None and JOB not in self._candidates.now:
+                self.history.baseline.release(known.last_ns)
             return
         detail = {name: value for name, value in asdict(change).items() if name != "first_row"}
         detail["is_compared"] = self._is_compared
+        told_ns = known.since_ns if known is not None and known.spoken else 0
+        detail["accepted_seconds"] = self.history.accepted_seconds(told_ns, change, self._config) if told_ns else 0.0
         score = change.strength_ratio / self._config.job_strength_ratio
         self._candidates.see(JOB, Candidate(self.history.begin_ns(change.first_row), newest_ns, detail, score))
 
