@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tocsin.pipeline.lab.testing import FakeJob, JobShape, Scenario
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Verdict
 
@@ -102,6 +103,20 @@ class TestNewNormal:
         scenario.run(300)
 
         assert [verdict.reason for verdict in scenario.verdicts[told_count:]] == ["new_attempt"]
+
+    def test_an_engine_that_starts_again_keeps_what_was_usual(self) -> None:
+        scenario = Scenario(JobShape(2, 2, step_seconds=_STEP_SECONDS))
+        scenario.at(60).inject(_slow, scenario, 1, 3.0)
+        scenario.at(500).inject(_slow, scenario, 1, 1.0)
+        scenario.run(300)
+        engine = EmbeddedEngine(EngineConfig())
+        engine.restore(scenario.engine.snapshot())
+        scenario.engine = engine
+        scenario.run(250)
+
+        [(state, reason, second)] = _ends(scenario)
+        assert (state, reason) == ("resolved", "recovered")
+        assert 500 <= second <= 520
 
     def test_a_machine_that_becomes_slow_meanwhile_is_named(self) -> None:
         scenario = Scenario(JobShape(step_seconds=_STEP_SECONDS))

@@ -127,10 +127,14 @@ class StepHistory:
         return lasted_seconds
 
     def _usual_before(self, onset_ns: int) -> FloatArray:
-        """Return the usual row of the normal steps that ended before an onset; of all steps where there are none."""
+        """Return what was usual before an onset: what is kept, or the usual row of the normal steps that ended by then.
+
+        Where no normal step ended by then, all steps count.
+        """
         first = bisect_right(self._ends_ns, self.baseline.normal_since_ns)
-        before = self._rows[first : bisect_right(self._ends_ns, onset_ns)] or self._rows
-        return usual_row(np.array(before, float))
+        before = self._rows[first : bisect_right(self._ends_ns, onset_ns)]
+        kept = self.baseline.usual(len(before))
+        return usual_row(np.array(before or self._rows, float)) if kept is None else kept
 
     def begin_ns(self, row: int) -> int:
         """Return when a step (index in the history) began."""

@@ -49,19 +49,18 @@ class JobBaseline:
         Args:
             normal_count: number of steps since ``normal_since_ns``.
         """
-        if not self.stands and normal_count >= _RELEARNED_COUNT:
-            self._before = []
-        return np.array(self._before) if self._before else None
+        is_kept = bool(self._before) and (self.stands or normal_count < _RELEARNED_COUNT)
+        return np.array(self._before) if is_kept else None
 
     def keep(self, before: FloatArray, step_seconds: float, onset_ns: int) -> None:
         """Keep the usual times before a slowdown, because its alarm stands from now on.
 
         Args:
-            before: usual times before it, shape (columns,), seconds; ignored where earlier ones are still kept.
+            before: usual times before it, shape (columns,), seconds.
             step_seconds: the slower step time.
             onset_ns: begin of the slowdown.
         """
-        self._before = self._before or before.tolist()
+        self._before = before.tolist()
         self._level_seconds, self._level_since_ns = step_seconds, onset_ns
 
     def lasted_seconds(self, step_seconds: float, newest_ns: int, growth_ratio: float) -> float:
