@@ -118,6 +118,19 @@ class TestNewNormal:
         assert (state, reason) == ("resolved", "recovered")
         assert 500 <= second <= 520
 
+    @pytest.mark.parametrize("ago_seconds", [300, 600])
+    def test_a_link_that_becomes_slow_meanwhile_is_named(self, ago_seconds: int) -> None:
+        scenario = Scenario(JobShape(step_seconds=1.0))
+        second = 200 + ago_seconds
+        scenario.at(200).inject(scenario.job.slow_all, "forward", 4.0)
+        scenario.at(second).inject(scenario.job.slow_link, 3, 0.4)
+        scenario.run(second + 60)
+
+        named = [verdict for verdict in scenario.verdicts if verdict.suspects]
+        assert {suspect.component.name for verdict in named for suspect in verdict.suspects} == {"n03"}
+        assert _second(scenario, named[0]) <= second + 30
+        assert abs((named[0].onset_ns - scenario.shape.start_ns) / NS_PER_SECOND - second) <= 10
+
     def test_a_machine_that_becomes_slow_meanwhile_is_named(self) -> None:
         scenario = Scenario(JobShape(step_seconds=_STEP_SECONDS))
         scenario.at(60).inject(scenario.job.slow_all, "forward", 2.0)

@@ -15,6 +15,8 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 JOB = "job:"
 """Name of the candidate for the whole job. No host name contains a colon, and it takes no part in rotation."""
+MORE = "job:more"
+"""Name of the candidate for what makes a job that is slow already slower still."""
 _LEAST_BRIEF_COUNT = 2
 """Least other hosts for rotation where the last of them recovered a while before: one brief one is a daemon's doing."""
 
@@ -114,7 +116,7 @@ class Candidates:
         config, candidate = self.config, self.now[name]
         earliest = candidate.since_ns - config.memory_ns
         latest = candidate.since_ns + config.overlap_ns  # slow at the same time for longer: each is by itself
-        turns = [turn for turn in self.past if turn[0] not in (name, JOB) and earliest <= turn[2] <= latest]
+        turns = [turn for turn in self.past if turn[0] not in (name, JOB, MORE) and earliest <= turn[2] <= latest]
         handed_on = self._handed_on(turns, candidate.since_ns, step_ns)
         brief_ns = int(config.brief_seconds * NS_PER_SECOND)
         brief = [turn for turn in turns if turn[2] - turn[1] < brief_ns and turn not in handed_on]

@@ -108,6 +108,19 @@ class StepHistory:
         found = find_job_change(rows, newest_count, strength_ratio, self.baseline.usual(rows.shape[0]))
         return found and replace(found, first_row=first + found.first_row)
 
+    def further_change(self, newest_count: int, strength_ratio: float, after_ns: int) -> JobChange | None:
+        """Return how the newest steps differ from all before them while the alarm of an earlier slowdown stands.
+
+        Args:
+            newest_count: number of newest steps that count as now.
+            strength_ratio: least growth.
+            after_ns: the further slowdown begins later than this; else None is returned.
+        """
+        if not self.baseline.stands:
+            return None
+        found = find_job_change(np.array(self._rows), newest_count, strength_ratio)
+        return found if found is not None and self.begin_ns(found.first_row) > after_ns else None
+
     def accepted_seconds(self, onset_ns: int, change: JobChange, config: StepsConfig) -> float:
         """Return for how long a slowdown that becomes the job's normal pace now has lasted, seconds; 0.0: it does not.
 

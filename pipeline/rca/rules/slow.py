@@ -100,7 +100,7 @@ def tells_later(anomalies: Sequence[Anomaly], rules: SlowRules) -> bool:
     """Return whether the job's steps are longer for too short a time to tell why, and no host stands out."""
     lasting_ns = [a.end_ns - a.start_ns for a in anomalies if a.metric == "step_seconds"]
     named = any(a.metric == "own_seconds" and a.component.kind is ComponentKind.HOST for a in anomalies)
-    return bool(lasting_ns) and not named and max(lasting_ns) < rules.nobody_lasting_ns
+    return bool(lasting_ns) and not named and min(lasting_ns) < rules.nobody_lasting_ns
 
 
 def _together(anomalies: Sequence[Anomaly], step_ns: int) -> list[list[Anomaly]]:
