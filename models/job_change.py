@@ -35,21 +35,32 @@ class JobChange:
     first_row: int
 
 
-def find_job_change(history: FloatArray, recent_count: int, min_strength_ratio: float) -> JobChange | None:
+def usual_row(past: FloatArray) -> FloatArray:
+    """Return the usual values of past steps, shape (columns,), from steps of shape (steps, columns).
+
+    It is their 40th percentile: a slow spell shorter than half of the past does not become normal.
+    """
+    return quantile(past, 0.4, 0)
+
+
+def find_job_change(
+    history: FloatArray, recent_count: int, min_strength_ratio: float, before: FloatArray | None = None
+) -> JobChange | None:
     """Compare the newest steps with the job's own past; None below the alarm line or with too few steps.
 
     Args:
         history: shape (steps, 4), seconds: step time, data wait (20th percentile over ranks), other self time (median),
             communication (median).
-        recent_count: number of newest steps that count as now; at least twice as many must come before.
+        recent_count: number of newest steps that count as now.
         min_strength_ratio: alarm line for the growth as a share of the baseline.
+        before: usual values that are not learned from this history, shape (4,), seconds. None: they are those of the
+            steps before the newest, of which at least twice as many are needed.
     """
-    if history.shape[0] < 3 * recent_count:
+    if history.shape[0] < (3 * recent_count if before is None else recent_count):
         return None
     now = median(history[-recent_count:], 0)
-    past = history[:-recent_count]
-    # The 40th percentile: a slow spell shorter than half of the history does not become normal.
-    before = quantile(past, 0.4, 0)
+    if before is None:
+        before = usual_row(history[:-recent_count])
     growth = float(now[0] - before[0])
     strength = growth / max(float(before[0]), 1e-3)
     if strength < min_strength_ratio:

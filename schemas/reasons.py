@@ -145,6 +145,7 @@ class Reason(NamedReason):
         "Too few saw it for a machine to be taken away: one host's word, program text, or a job of two machines.",
     )
     RECOVERED = "recovered", "What was seen has gone for as long as it took to be believed."
+    NEW_NORMAL = "new_normal", "The job has been slower for so long (30 minutes) that this is its normal pace now."
     JOB_ENDED = "job_ended", "All processes of the job are gone, or it ended in order."
     CLOSED_BY_HUMAN = "closed_by_human", "A person closed the incident; the evidence says who, and why."
     NEW_ATTEMPT = "new_attempt", "The job began a new attempt and makes steps."

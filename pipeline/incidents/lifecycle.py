@@ -7,12 +7,13 @@ waits before it proposes to take a machine away, and closes what no longer holds
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.closed_verdicts import ClosedVerdicts
 from tocsin.pipeline.incidents.closing import said_by
-from tocsin.pipeline.incidents.flapping import FlappingConfig, FlappingTracker
+from tocsin.pipeline.incidents.decide_config import DecideConfig
+from tocsin.pipeline.incidents.flapping import FlappingTracker
 from tocsin.pipeline.incidents.incident import (
     SLOWER,
     Incident,
@@ -28,44 +29,10 @@ from tocsin.pipeline.incidents.matching import explains_better, is_weaker_repeat
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, repeated_action
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
+from tocsin.schemas.records import Event, JobKey
 from tocsin.schemas.verdicts import ActionKind, Component, FaultKind, Verdict, VerdictState, verdict_id_of
 
 _TOLD_BY_ONE = (Reason.HARDWARE_EVENT.value, Reason.SILENT_AND_PEERS_STALLED.value)
-
-
-@dataclass(frozen=True, slots=True)
-class DecideConfig:
-    """Settings.
-
-    Attributes:
-        confirm_ns: how long a finding of each fault must hold before its verdict is confirmed. A daemon that takes
-            CPU time for 10 s slows a rank for 10 s, so fail_slow waits 15 s.
-        hard_ns: how long a finding of a fault must hold before a machine is drained or evicted, where that is longer.
-            A longer step time alone, without event or counter, may come from the data of a few minutes.
-        settle_ns: how long another cause must be seen before it replaces the verdict's.
-        gone_ns: how long a fault must be gone before its verdict is closed.
-        relapses: settings for machines that are slow again and again.
-        fresh_ns: a verdict expires unless its newest evidence is younger than this.
-        action_ttl_ns: time until a proposed action expires.
-    """
-
-    confirm_ns: Mapping[FaultKind, int] = field(
-        default_factory=lambda: {
-            FaultKind.FAIL_STOP: 2 * NS_PER_SECOND,
-            FaultKind.HANG: 5 * NS_PER_SECOND,
-            FaultKind.FAIL_SLOW: 15 * NS_PER_SECOND,
-            FaultKind.SILENT_CORRUPTION: 0,
-            FaultKind.DEGRADED: 60 * NS_PER_SECOND,
-        }
-    )
-    hard_ns: Mapping[FaultKind, int] = field(default_factory=lambda: {FaultKind.FAIL_SLOW: 45 * NS_PER_SECOND})
-    settle_ns: int = 20 * NS_PER_SECOND
-    gone_ns: int = 5 * NS_PER_SECOND
-    relapses: FlappingConfig = field(default_factory=FlappingConfig)
-    closed_quiet_ns: int = 600 * NS_PER_SECOND
-    fresh_ns: int = 30 * NS_PER_SECOND
-    action_ttl_ns: int = 600 * NS_PER_SECOND
 
 
 class Decide:
@@ -107,6 +74,9 @@ class Decide:
         # Lost numbers first: processes that end without a word in the same slice belong to them.
         for finding in sorted(findings, key=lambda one: one.fault is not FaultKind.SILENT_CORRUPTION):
             lines.extend(self._take_back(finding, now_ns))
+            if finding.ends is not None:
+                lines.extend(self._end_unnamed(finding, finding.ends, now_ns))
+                continue
             if finding.only_holds:
                 self._hold_those(finding, now_ns, named)
                 continue
@@ -127,6 +97,20 @@ class Decide:
             if (is_slow or is_mute) and verdict.suspects and components(verdict.suspects) <= freed:
                 reason = Reason.MONITORING_LOST if is_mute else finding.reason
                 lines.append(self._close(incident, now_ns, VerdictState.CANCELLED, reason))
+        return lines
+
+    def _end_unnamed(self, finding: Finding, reason: Reason, now_ns: int) -> list[Verdict]:
+        """Close the incidents that a finding belongs to and that name nobody; return the closing lines.
+
+        Args:
+            finding: the finding that says that they are over.
+            reason: the reason on the closing lines.
+            now_ns: the slice's end.
+        """
+        lines = []
+        for incident in [one for one in self._incidents if not one.verdict.suspects and same_fault(one, finding)]:
+            incident.verdict = replace(incident.verdict, evidence=finding.evidence)
+            lines.append(self._end(incident, now_ns, reason))
         return lines
 
     def close_all(self, now_ns: int, reason: Reason) -> list[Verdict]:

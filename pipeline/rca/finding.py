@@ -36,6 +36,8 @@ class Finding:
         machine_count: number of machines of the job.
         is_by_words: whether the cause rests only on the last log lines of a program.
         is_wordless: whether a process ended without a signal, and only the job's history hints at the cause.
+        ends: reason why an incident without suspects that the finding belongs to is over; None: it goes on. A finding
+            that ends incidents opens none.
         is_lone: whether the rest of the job goes on undisturbed; nobody is restarted or rolled back then.
     """
 
@@ -63,6 +65,7 @@ class Finding:
     is_by_words: bool = False
     is_wordless: bool = False
     is_lone: bool = False
+    ends: Reason | None = None
 
     @property
     def accused(self) -> tuple[str, ...]:

@@ -21,7 +21,18 @@ from tocsin.pipeline.rca.rules.workload_skew import WorkloadSkew
 from tocsin.pipeline.rca.slice_evidence import SliceEvidence
 from tocsin.pipeline.rca.trackers import EvidenceTrackers
 from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, ComponentKind, FaultKind
+
+_SETTLED_NS = 180 * NS_PER_SECOND
+"""Age from which on a slowdown of the whole job is the level that a later slowdown adds to, and no explanation of it.
+A machine is named only where the job is slower than in the minutes before the machine began to differ."""
+
+
+def _is_level_of(slow: Finding, machine: Sequence[Finding]) -> bool:
+    """Return whether machines that slow the job down began long after a slowdown that names nobody."""
+    later = [one for one in machine if one.suspects and one.fault is FaultKind.FAIL_SLOW and not one.only_holds]
+    return any(one.onset_ns >= slow.onset_ns + _SETTLED_NS for one in later)
 
 
 class SlowJob:
@@ -117,6 +128,7 @@ class SlowJob:
         pace = evidence.pace
         slow, slow_reasons = find_slow_findings(self._graph, evidence.now_ns, steps, pace, self._config.slow)
         evidence.reasons.extend(slow_reasons)
+        slow = [finding for finding in slow if finding.suspects or not _is_level_of(finding, machine)]
         return join(slow, began_later(self._graph, slow, machine, pace))
 
     def _find_before_deaths(self, evidence: SliceEvidence) -> list[Finding]:

@@ -27,7 +27,8 @@ from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
 from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.incidents.closing import without_closings
-from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
+from tocsin.pipeline.incidents.decide_config import DecideConfig
+from tocsin.pipeline.incidents.lifecycle import Decide
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.job.groups import GroupBounds
 from tocsin.pipeline.job.rank_filter import RankFilter, RefusedRecords

@@ -198,6 +198,27 @@ class TestSecondSlowMachine:
         scenario.want(between(second, second + 10), fault="fail_slow", suspects=["n02"])
         scenario.run(second + 60).check()
 
+    @pytest.mark.parametrize(("slow_seconds", "gap_seconds"), [(40, 20), (60, 30), (90, 60)])
+    def test_so_are_the_third_and_the_fourth(self, slow_seconds: int, gap_seconds: int) -> None:
+        scenario = Scenario(_SHAPE)
+        job, second = scenario.job, 60
+        for rank in (5, 2, 6, 3):
+            scenario.at(second).inject(job.slow, rank, "forward", 3.0)
+            scenario.at(second + slow_seconds).inject(job.slow, rank, "forward", 1.0)
+            scenario.want(between(second, second + 10), fault="fail_slow", suspects=[f"n{rank:02d}"])
+            second += slow_seconds + gap_seconds
+        scenario.run(second).check()
+        assert "software_jitter" not in {verdict.cause for verdict in scenario.verdicts}
+
+    def test_one_that_outlasts_the_turns_is_named_after_as_long_as_the_second_is(self) -> None:
+        scenario = Scenario(_SHAPE)
+        job = scenario.job
+        for second, rank in ((30, 1), (60, 4), (90, 5), (120, 2)):
+            scenario.at(second).inject(job.slow, rank, "forward", 3.0)
+            scenario.at(second + (300 if rank == 2 else 30)).inject(job.slow, rank, "forward", 1.0)
+        scenario.want(between(30, 40), fault="fail_slow", suspects=["n01"])
+        scenario.want(between(240, 255), fault="fail_slow", suspects=["n02"]).run(300).check(taken_back=True)
+
     def test_one_that_stays_is_named_though_it_began_as_another_one_recovered(self) -> None:
         scenario = Scenario(_SHAPE)
         job = scenario.job

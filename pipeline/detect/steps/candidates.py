@@ -1,11 +1,13 @@
 """Candidates for slow components: since when each looks slow, and whether slowness rotates among hosts.
 
-A candidate must last before it is reported. If one host after another looks slow and recovers, none is at fault; a data
-shard, another job or garbage collection moves around.
+A candidate must last before it is reported. If one host hands its slowness on to the next, or several are slow briefly,
+none is at fault; a data shard, another job or garbage collection moves around. Hosts that were each slow for a while,
+with healthy steps between them, are separate faults.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,6 +15,10 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 JOB = "job:"
 """Name of the candidate for the whole job. No host name contains a colon, and it takes no part in rotation."""
+MORE = "job:more"
+"""Name of the candidate for what makes a job that is slow already slower still."""
+_LEAST_BRIEF_COUNT = 2
+"""Least other hosts for rotation where the last of them recovered a while before: one brief one is a daemon's doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +30,20 @@ class RotationConfig:
         handover_ns: greatest gap between the recovery of a single other host and the candidate's start ...
         handover_steps_count: ... or so many steps, if longer; after a longer gap there was no handover.
         overlap_ns: greatest overlap of a host with the candidate; a longer one is no handover.
-        settled_seconds: duration after which a candidate is reported despite rotation (hot experts stay up to two and a
-            half minutes). It is multiplied by the number of earlier slow hosts.
+        brief_seconds: a host that was slow for less than this was slow briefly: less than confirms a slow machine. Two
+            such hosts are evidence of rotation without a handover, until the candidate outlasts them.
+        settled_seconds: duration after which a candidate is reported despite a handover (hot experts stay up to two and
+            a half minutes). With several turns it must outlast them, at most by this time for each of them.
+        outlast_factor: a candidate that lasts this many times as long as the longest turn before it is no turn.
     """
 
     memory_ns: int = 180 * NS_PER_SECOND
     handover_ns: int = 15 * NS_PER_SECOND
     handover_steps_count: int = 5
     overlap_ns: int = 60 * NS_PER_SECOND
+    brief_seconds: float = 15.0
     settled_seconds: float = 120.0
+    outlast_factor: float = 2.0
 
 
 @dataclass(slots=True)
@@ -72,8 +83,8 @@ class Candidates:
 
     config: RotationConfig
     now: dict[str, Candidate] = field(default_factory=dict)
-    past: list[list[Any]] = field(default_factory=list)
-    """[name, last_ns] of reported candidates that recovered, oldest first."""
+    past: list[tuple[str, int, int]] = field(default_factory=list)
+    """(name, since_ns, last_ns) of reported candidates that recovered, oldest first: their turns."""
 
     def see(self, name: str, seen: Candidate) -> None:
         """Add a candidate, or update the known one with the new observation."""
@@ -90,13 +101,13 @@ class Candidates:
             return
         del self.now[name]
         if known.spoken:
-            self.past.append([name, known.last_ns])
-        self.past = [entry for entry in self.past if newest_ns - entry[1] <= self.config.memory_ns]
+            self.past.append((name, known.since_ns, known.last_ns))
+        self.past = [entry for entry in self.past if newest_ns - entry[2] <= self.config.memory_ns]
 
     def before(self, name: str, step_ns: int = 0) -> list[str]:
-        """Return other components that were slow and recovered around this candidate's start: evidence of rotation.
+        """Return other components whose turns of slowness led to this candidate: evidence of rotation.
 
-        [] if there was no handover, or the candidate has lasted long enough by itself.
+        [] if there was no rotation, or the candidate has lasted too long to be another turn.
 
         Args:
             name: name of the candidate.
@@ -105,17 +116,39 @@ class Candidates:
         config, candidate = self.config, self.now[name]
         earliest = candidate.since_ns - config.memory_ns
         latest = candidate.since_ns + config.overlap_ns  # slow at the same time for longer: each is by itself
-        turns = [
-            [other, last_ns]
-            for other, last_ns in self.past
-            if other not in (name, JOB) and earliest <= last_ns <= latest
-        ]
-        handover_ns = max(config.handover_ns, config.handover_steps_count * step_ns)
-        if len(turns) == 1 and turns[0][1] < candidate.since_ns - handover_ns:
-            return []
-        others = {other for other, _ in turns}
-        settled = candidate.lasted_seconds >= config.settled_seconds * max(1, len(others))
-        return [] if settled else sorted(others)
+        turns = [turn for turn in self.past if turn[0] not in (name, JOB, MORE) and earliest <= turn[2] <= latest]
+        handed_on = self._handed_on(turns, candidate.since_ns, step_ns)
+        brief_ns = int(config.brief_seconds * NS_PER_SECOND)
+        brief = [turn for turn in turns if turn[2] - turn[1] < brief_ns and turn not in handed_on]
+        if len({turn[0] for turn in (*brief, *handed_on)}) < _LEAST_BRIEF_COUNT:
+            brief = []
+        counted = [*handed_on, *brief]
+        others = {turn[0] for turn in counted}
+        longest_seconds = max((last_ns - since_ns for _, since_ns, last_ns in counted), default=0) / NS_PER_SECOND
+        need_seconds = max(config.brief_seconds, config.outlast_factor * longest_seconds)
+        if handed_on:
+            most_seconds = config.settled_seconds * len(others)
+            need_seconds = min(max(config.settled_seconds, need_seconds), most_seconds)
+        return [] if candidate.lasted_seconds >= need_seconds else sorted(others)
+
+    def _handed_on(
+        self, turns: Sequence[tuple[str, int, int]], since_ns: int, step_ns: int
+    ) -> list[tuple[str, int, int]]:
+        """Return the turns that led to a candidate by handovers, each ending about when the next one began.
+
+        Args:
+            turns: turns of other hosts.
+            since_ns: begin of the candidate.
+            step_ns: the job's usual step time; 0: unknown.
+        """
+        handover_ns = max(self.config.handover_ns, self.config.handover_steps_count * step_ns)
+        found = []
+        for turn in sorted(turns, key=lambda turn: turn[2], reverse=True):
+            if turn[2] < since_ns - handover_ns:
+                break
+            found.append(turn)
+            since_ns = min(since_ns, turn[1])
+        return found
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
@@ -124,4 +157,4 @@ class Candidates:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
         self.now = {name: Candidate(**entry) for name, entry in state["now"]}
-        self.past = [list(entry) for entry in state["past"]]
+        self.past = [(name, since_ns, last_ns) for name, since_ns, last_ns in state["past"]]

@@ -38,6 +38,8 @@ class StepsConfig:
         job_strength_ratio: least growth of the whole job's step time that is reported.
         job_kept_ratio: share of that line down to which a reported slowdown goes on. Without it a slowdown of just
             the line, in steps that scatter by some percent, would come and go every few steps.
+        accepted_seconds: how long a slower pace must last before it is the job's normal one. Half an hour is longer
+            than faults that pass by themselves, and short beside the days of a job.
         own_growth_ratio: least share of the growth that is all ranks' own time, for that to be what makes the job slow.
     """
 
@@ -58,6 +60,7 @@ class StepsConfig:
     from_start_seconds: float = 20.0
     job_strength_ratio: float = 0.25
     job_kept_ratio: float = 0.6
+    accepted_seconds: float = 1800.0
     own_growth_ratio: float = 0.6
     max_volatility_ratio: float = 0.12
     max_host_ratio: float = 0.125

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from tocsin.models.documents import Model, version_of, with_numbers
+from tocsin.models.job_change import JobChange
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
     SlowConfig,
@@ -26,11 +27,7 @@ from tocsin.models.steps import (
 from tocsin.pipeline.core.arrays import map_from, map_state
 from tocsin.pipeline.core.operator import UNCHANGED, pack_state, unpack_state
 from tocsin.pipeline.detect.steps.baseline import BLOCK_COUNT, ExcessPast
-from tocsin.pipeline.detect.steps.candidates import (
-    JOB,
-    Candidate,
-    Candidates,
-)
+from tocsin.pipeline.detect.steps.candidates import JOB, MORE, Candidate, Candidates
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.history import StepHistory
 from tocsin.pipeline.detect.steps.pending import PendingSteps
@@ -147,7 +144,7 @@ class StepDetector:
     @property
     def own_growth(self) -> tuple[int, float] | None:
         """Onset of a slowdown in all ranks' own time, and the ratio by which steps grew; None = there is none."""
-        job = self._candidates.now.get(JOB)
+        job = self._candidates.now.get(MORE) or self._candidates.now.get(JOB)
         if job is None or job.detail["own_ratio"] < self._config.own_growth_ratio:
             return None
         return job.since_ns, job.detail["step_seconds"] / job.detail["baseline_seconds"] - 1
@@ -270,7 +267,7 @@ class StepDetector:
         for host, seen in found.items():
             self._candidates.see(host, seen)
         for name in list(self._candidates.now):
-            if name != JOB:
+            if name not in (JOB, MORE):
                 self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
 
     def _keep_overshadowed(self, found: Collection[str], window: StepWindow, ranks: Sequence[int]) -> None:
@@ -282,7 +279,7 @@ class StepDetector:
             ranks: rank of each column of the window.
         """
         now = self._candidates.now
-        hidden = [name for name in now if name != JOB and name not in found and now[name].spoken]
+        hidden = [name for name in now if name not in (JOB, MORE) and name not in found and now[name].spoken]
         excess = dict(zip(ranks, median_excess(window), strict=True)) if hidden else {}
         for name in hidden:
             candidate = now[name]
@@ -291,19 +288,34 @@ class StepDetector:
                 candidate.last_ns = self._window[-1].end_ns
 
     def _judge_job(self) -> None:
-        """Follow whether the job's steps have become longer."""
+        """Follow whether the job's steps have become longer, and longer still while they are."""
         known = self._candidates.now.get(JOB)
-        newest_ns = self.history.newest_ns
+        change = self.history.change(self._config.short_count, self._job_line(JOB))
+        told_ns = known.since_ns if known is not None and known.spoken else 0
+        accepted_seconds = self.history.accepted_seconds(told_ns, change, self._config) if told_ns and change else 0.0
+        self._follow_job(JOB, change, accepted_seconds)
+        if known is not None and JOB not in self._candidates.now:
+            self.history.baseline.release(known.last_ns)
+        after_ns = 0 if MORE in self._candidates.now else told_ns + self._config.rotation.overlap_ns
+        further = self.history.further_change(self._config.short_count, self._job_line(MORE), after_ns)
+        self._follow_job(MORE, further, 0.0)
+
+    def _job_line(self, name: str) -> float:
+        """Return the least growth of the job's steps for a candidate: less where it is reported already."""
+        known = self._candidates.now.get(name)
         kept_ratio = self._config.job_kept_ratio if known is not None and known.spoken else 1.0
-        line = kept_ratio * self._config.job_strength_ratio
-        change = self.history.change(self._config.short_count, line)
+        return kept_ratio * self._config.job_strength_ratio
+
+    def _follow_job(self, name: str, change: JobChange | None, accepted_seconds: float) -> None:
+        """Update a candidate for the whole job by the growth of its steps; without growth forget it after a while."""
+        newest_ns = self.history.newest_ns
         if change is None:
-            self._candidates.forget(JOB, newest_ns, self._config.candidate_grace_ns)
+            self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
             return
         detail = {name: value for name, value in asdict(change).items() if name != "first_row"}
-        detail["is_compared"] = self._is_compared
+        detail |= {"is_compared": self._is_compared, "accepted_seconds": accepted_seconds}
         score = change.strength_ratio / self._config.job_strength_ratio
-        self._candidates.see(JOB, Candidate(self.history.begin_ns(change.first_row), newest_ns, detail, score))
+        self._candidates.see(name, Candidate(self.history.begin_ns(change.first_row), newest_ns, detail, score))
 
     def _emit(self, data: Slice) -> list[Anomaly]:
         """Return an anomaly for each candidate that has lasted long enough."""
@@ -314,8 +326,9 @@ class StepDetector:
                 self._abstain(reason)
                 continue
             candidate.spoken = True
-            before = [] if name == JOB else self._candidates.before(name, self.median_step_ns)
-            if name == JOB or before:
+            is_job = name in (JOB, MORE)
+            before = [] if is_job else self._candidates.before(name, self.median_step_ns)
+            if is_job or before:
                 component = Component(ComponentKind.JOB, data.job.job_id)
             else:
                 component = Component(ComponentKind.HOST, name)
@@ -324,7 +337,7 @@ class StepDetector:
                     job=data.job,
                     slice_end_ns=data.end_ns,
                     component=component,
-                    metric="step_seconds" if name == JOB else "rotating_seconds" if before else "own_seconds",
+                    metric="step_seconds" if is_job else "rotating_seconds" if before else "own_seconds",
                     start_ns=candidate.since_ns,
                     end_ns=candidate.last_ns,
                     score=candidate.score,
@@ -337,7 +350,7 @@ class StepDetector:
 
     def _too_early(self, candidate: Candidate) -> Reason | None:
         """Return why a candidate is not reported yet, None = it is reported."""
-        if candidate.spoken and candidate is self._candidates.now.get(JOB):
+        if candidate.spoken and candidate in (self._candidates.now.get(JOB), self._candidates.now.get(MORE)):
             return None  # it lasts, if by less
         need = self._config.need_seconds(candidate.detail["strength_ratio"])
         if candidate.from_start:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.models.job_change import JobChange, find_job_change
+from tocsin.models.job_change import JobChange, find_job_change, usual_row
 from tocsin.models.pace import Slowdown, find_slowdown, grew_in_own_time, most_growth_seconds
-from tocsin.pipeline.detect.steps.rows import StepRows
+from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.job_baseline import JobBaseline
+from tocsin.pipeline.detect.steps.rows import FloatArray, StepRows
 from tocsin.schemas.records import NS_PER_SECOND
 
 _COLUMNS = 4
@@ -30,6 +32,8 @@ class StepHistory:
         self._is_pause = is_pause
         self._rows: list[list[float]] = []
         self._ends_ns: list[int] = []
+        self.baseline = JobBaseline()
+        """What is usual for the job while it is slower, and until enough steps followed."""
         self.longest_pause_ns = 0
         """Longest time between the ends of two steps beyond a usual step, announced pauses excluded."""
 
@@ -98,8 +102,52 @@ class StepHistory:
         return float(np.median(waited)) if waited.size else float("nan")
 
     def change(self, newest_count: int, strength_ratio: float) -> JobChange | None:
-        """Return how the newest steps differ from those before, None unless they grew by the ratio at least."""
-        return find_job_change(np.array(self._rows), newest_count, strength_ratio)
+        """Return how the newest steps differ from the usual ones, None unless they grew by the ratio at least."""
+        first = bisect_right(self._ends_ns, self.baseline.normal_since_ns)
+        rows = np.array(self._rows[first:], float).reshape(-1, _COLUMNS)
+        found = find_job_change(rows, newest_count, strength_ratio, self.baseline.usual(rows.shape[0]))
+        return found and replace(found, first_row=first + found.first_row)
+
+    def further_change(self, newest_count: int, strength_ratio: float, after_ns: int) -> JobChange | None:
+        """Return how the newest steps differ from all before them while the alarm of an earlier slowdown stands.
+
+        Args:
+            newest_count: number of newest steps that count as now.
+            strength_ratio: least growth.
+            after_ns: the further slowdown begins later than this; else None is returned.
+        """
+        if not self.baseline.stands:
+            return None
+        found = find_job_change(np.array(self._rows), newest_count, strength_ratio)
+        return found if found is not None and self.begin_ns(found.first_row) > after_ns else None
+
+    def accepted_seconds(self, onset_ns: int, change: JobChange, config: StepsConfig) -> float:
+        """Return for how long a slowdown that becomes the job's normal pace now has lasted, seconds; 0.0: it does not.
+
+        Until then what was usual before it is kept.
+
+        Args:
+            onset_ns: begin of the slowdown, whose alarm stands.
+            change: the slowdown.
+            config: settings.
+        """
+        if not self.baseline.stands:
+            self.baseline.keep(self._usual_before(onset_ns), change.step_seconds, onset_ns)
+        lasted_seconds = self.baseline.lasted_seconds(change.step_seconds, self.newest_ns, config.job_strength_ratio)
+        if lasted_seconds < config.accepted_seconds:
+            return 0.0
+        self.baseline.accept()
+        return lasted_seconds
+
+    def _usual_before(self, onset_ns: int) -> FloatArray:
+        """Return what was usual before an onset: what is kept, or the usual row of the normal steps that ended by then.
+
+        Where no normal step ended by then, all steps count.
+        """
+        first = bisect_right(self._ends_ns, self.baseline.normal_since_ns)
+        before = self._rows[first : bisect_right(self._ends_ns, onset_ns)]
+        kept = self.baseline.usual(len(before))
+        return usual_row(np.array(before or self._rows, float)) if kept is None else kept
 
     def begin_ns(self, row: int) -> int:
         """Return when a step (index in the history) began."""
@@ -107,9 +155,15 @@ class StepHistory:
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-able values, to be put among others."""
-        return {"history": self._rows, "history_ns": self._ends_ns, "longest_pause_ns": self.longest_pause_ns}
+        return {
+            "history": self._rows,
+            "history_ns": self._ends_ns,
+            "longest_pause_ns": self.longest_pause_ns,
+            "baseline": self.baseline.to_state(),
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state by the values of ``to_state``, other ones among them ignored."""
         self._rows, self._ends_ns = state["history"], state["history_ns"]
         self.longest_pause_ns = state["longest_pause_ns"]
+        self.baseline.load_state(state["baseline"])

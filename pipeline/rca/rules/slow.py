@@ -47,6 +47,8 @@ class SlowRules:
         from_start_strength_ratio: a smaller excess that was there from the start is ``degraded``.
         stop_window_ns: a process that makes steps and was seen stopped within this time lacks CPU time.
         max_host_ratio: when more than this share of the hosts are slow together (two of 16), no machine is at fault.
+        told_why_ns: time after which a job-wide slowdown gets no cause from the ranks' own time any more. The work of
+            the machines before it, which tells whether ranks wait, is kept for a quarter of an hour.
         nobody_lasting_ns: time after which a job-wide slowdown without a known reason is a finding.
     """
 
@@ -55,7 +57,12 @@ class SlowRules:
     from_start_strength_ratio: float = 0.5
     stop_window_ns: int = 15 * NS_PER_SECOND
     max_host_ratio: float = 0.125
+    told_why_ns: int = 600 * NS_PER_SECOND
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
+
+    def tells_own(self, lasting_ns: int, own_ratio: float) -> bool:
+        """Return whether the ranks' own time explains a slowdown, by its age and the share of the growth."""
+        return own_ratio >= self.loader_share_ratio and self.nobody_lasting_ns <= lasting_ns < self.told_why_ns
 
 
 def find_slow_findings(
@@ -93,7 +100,7 @@ def tells_later(anomalies: Sequence[Anomaly], rules: SlowRules) -> bool:
     """Return whether the job's steps are longer for too short a time to tell why, and no host stands out."""
     lasting_ns = [a.end_ns - a.start_ns for a in anomalies if a.metric == "step_seconds"]
     named = any(a.metric == "own_seconds" and a.component.kind is ComponentKind.HOST for a in anomalies)
-    return bool(lasting_ns) and not named and max(lasting_ns) < rules.nobody_lasting_ns
+    return bool(lasting_ns) and not named and min(lasting_ns) < rules.nobody_lasting_ns
 
 
 def _together(anomalies: Sequence[Anomaly], step_ns: int) -> list[list[Anomaly]]:
@@ -262,7 +269,7 @@ def _slow_job(anomaly: Anomaly, rules: SlowRules, *, they_wait: bool) -> Finding
     lasting_ns = anomaly.end_ns - anomaly.start_ns
     if detail["data_ratio"] >= rules.loader_share_ratio:
         cause, reason, what = "shared_service", Reason.ALL_LOADERS_SLOW, "all ranks wait longer for data"
-    elif detail["own_ratio"] >= rules.loader_share_ratio and lasting_ns >= rules.nobody_lasting_ns and not they_wait:
+    elif rules.tells_own(lasting_ns, detail["own_ratio"]) and not they_wait:
         cause, reason, what = "workload_change", Reason.JOB_WIDE_SLOWDOWN, "all ranks compute longer"
     elif lasting_ns >= rules.nobody_lasting_ns:
         cause, reason, what = "unknown", Reason.JOB_WIDE_SLOWDOWN, "the steps take longer and no rank stands out"
@@ -271,6 +278,9 @@ def _slow_job(anomaly: Anomaly, rules: SlowRules, *, they_wait: bool) -> Finding
     else:
         return None
     text = f"{what}: {detail['step_seconds'] * 1e3:.0f} ms a step, before {detail['baseline_seconds'] * 1e3:.0f} ms"
+    accepted_seconds = float(detail.get("accepted_seconds", 0.0))
+    if accepted_seconds:
+        text += f"; this pace has lasted {accepted_seconds / 60:.0f} minutes and is the job's normal now"
     evidence = Evidence(
         anomaly.detector,
         "data_seconds" if cause == "shared_service" else "step_seconds",
@@ -281,4 +291,5 @@ def _slow_job(anomaly: Anomaly, rules: SlowRules, *, they_wait: bool) -> Finding
         suspect_value=float(detail["step_seconds"]),
         peer_value=float(detail["baseline_seconds"]),
     )
-    return Finding(FaultKind.FAIL_SLOW, cause, (), anomaly.start_ns, 0.8, reason, (evidence,))
+    ends = Reason.NEW_NORMAL if accepted_seconds else None
+    return Finding(FaultKind.FAIL_SLOW, cause, (), anomaly.start_ns, 0.8, reason, (evidence,), ends=ends)

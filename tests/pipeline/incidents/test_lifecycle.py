@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.pipeline.incidents.closing import close_event
-from tocsin.pipeline.incidents.lifecycle import Decide, DecideConfig
+from tocsin.pipeline.incidents.decide_config import DecideConfig
+from tocsin.pipeline.incidents.lifecycle import Decide
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
