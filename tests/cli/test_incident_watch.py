@@ -13,7 +13,7 @@ import pytest
 from tests.cli.incident_samples import lines
 from tocsin.cli import paths
 from tocsin.cli.incident_source import IncidentParts, IncidentWish, Row
-from tocsin.cli.incident_watch import Watcher, follow_database, follow_engine
+from tocsin.cli.incident_watch import ChangeWatcher, follow_database, follow_engine
 from tocsin.cli.main import main
 from tocsin.pipeline.runtime.embedded.control_socket import ControlServer
 from tocsin.pipeline.runtime.embedded.service_memory import marked
@@ -22,7 +22,7 @@ from tocsin.pipeline.stores.rows import summary_of
 from tocsin.schemas.errors import StoreAwayError
 from tocsin.schemas.verdicts import VerdictState
 
-MESSAGES = [{"verdict": one.to_line(), "summary": summary_of(one)} for one in lines()]
+MESSAGES: list[dict[str, Any]] = [{"verdict": one.to_line(), "summary": summary_of(one)} for one in lines()]
 """story 0, other 0, story 1, other 1 (cancelled), story 2, story 3 (a renewal)."""
 
 
@@ -37,8 +37,10 @@ class Printed:
     said: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
-    def watcher(self, wish: IncidentWish | None = None, *, renewals: bool = False, as_json: bool = True) -> Watcher:
-        return Watcher(wish or IncidentWish(), renewals, as_json, self.said.append, self.told.append, {})
+    def watcher(
+        self, wish: IncidentWish | None = None, *, renewals: bool = False, as_json: bool = True
+    ) -> ChangeWatcher:
+        return ChangeWatcher(wish or IncidentWish(), renewals, as_json, self.said.append, self.told.append, {})
 
     def changes(self) -> list[tuple[str, int]]:
         found = [json.loads(line) for line in self.said]
@@ -56,19 +58,19 @@ def engine_that_tells(*sessions: list[dict[str, Any]]) -> Any:
     return verdicts
 
 
-def watch(tmp_path: Path, printed: Printed, watcher: Watcher, *sessions: list[dict[str, Any]]) -> None:
+def watch(tmp_path: Path, printed: Printed, watcher: ChangeWatcher, *sessions: list[dict[str, Any]]) -> None:
     rounds = iter(range(len(sessions) - 1))
 
     def sleep(_: float) -> None:
         if next(rounds, None) is None:
             raise Enough
 
-    with ControlServer(paths.control_socket(tmp_path), {"verdicts": engine_that_tells(*sessions)}):
-        with pytest.raises(Enough):
-            follow_engine(tmp_path, watcher, sleep)
+    server = ControlServer(paths.control_socket(tmp_path), {"verdicts": engine_that_tells(*sessions)})
+    with server, pytest.raises(Enough):
+        follow_engine(tmp_path, watcher, sleep)
 
 
-CAUGHT_UP = {"caught_up": True}
+CAUGHT_UP: dict[str, Any] = {"caught_up": True}
 
 
 def test_what_stands_is_told_first_then_each_change_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Final
 
-from tocsin.cli.incident_page import Page
+from tocsin.cli.incident_page import IncidentPage
 from tocsin.cli.incident_source import Row
 from tocsin.cli.incident_text import moment_text, time_of
 from tocsin.pipeline.lab.backtest.markup import page as html_page
@@ -25,7 +25,7 @@ th{white-space:nowrap;padding-right:1.2rem}td{overflow-wrap:anywhere}svg{max-wid
 """
 
 
-def html_of(page: Page) -> str:
+def html_of(page: IncidentPage) -> str:
     """Return the page as HTML, with a plot of each metric of which the database has a series."""
     rows = [
         f"<tr><th>{_text(section.name)}</th><td>{'<br/>'.join(map(_text, section.lines))}</td></tr>"

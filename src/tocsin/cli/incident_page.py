@@ -55,7 +55,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class IncidentPage:
     """All that is known of one incident, as text.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Glossary:
         return f"{_words(name)} ({meaning.rstrip('.')})" if meaning else _words(name)
 
 
-def page_of(incident: Incident, parts: IncidentParts, now: datetime) -> Page:
+def page_of(incident: Incident, parts: IncidentParts, now: datetime) -> IncidentPage:
     """Return the page of an incident.
 
     Args:
@@ -113,10 +113,10 @@ def page_of(incident: Incident, parts: IncidentParts, now: datetime) -> Page:
         ("verdict", [f"{incident['verdict_id']}, update {incident['update_number']}"]),
     )
     found = tuple(Section(name, tuple(lines)) for name, lines in sections if lines)
-    return Page(str(incident["summary"]), found, parts.points, since)
+    return IncidentPage(str(incident["summary"]), found, parts.points, since)
 
 
-def render_page(page: Page) -> str:
+def render_page(page: IncidentPage) -> str:
     """Return the page for a terminal; nothing in it can move the cursor or begin a line of its own."""
     lines = [plain(page.title)]
     for section in page.sections:

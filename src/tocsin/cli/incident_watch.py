@@ -97,7 +97,7 @@ def change_of_row(row: Row) -> Change:
 
 
 @dataclass(slots=True)
-class Watcher:
+class ChangeWatcher:
     """Prints changes once each.
 
     Attributes:
@@ -146,9 +146,9 @@ class Watcher:
         )
 
 
-def watcher_of(wish: IncidentWish, *, renewals: bool, as_json: bool) -> Watcher:
+def watcher_of(wish: IncidentWish, *, renewals: bool, as_json: bool) -> ChangeWatcher:
     """Return a watcher that prints on stdout, each line at once, and says on stderr when the engine is away."""
-    return Watcher(
+    return ChangeWatcher(
         wish,
         renewals,
         as_json,
@@ -158,7 +158,7 @@ def watcher_of(wish: IncidentWish, *, renewals: bool, as_json: bool) -> Watcher:
     )
 
 
-def follow_engine(data: Path, watcher: Watcher, sleep: Callable[[float], None] = time.sleep) -> None:
+def follow_engine(data: Path, watcher: ChangeWatcher, sleep: Callable[[float], None] = time.sleep) -> None:
     """Print what stands now, then each change of the engine of a data folder, until interrupted.
 
     While the engine is away it waits; lines that were told meanwhile are printed when it is back.
@@ -189,7 +189,7 @@ def follow_engine(data: Path, watcher: Watcher, sleep: Callable[[float], None] =
         sleep(RETRY_SECONDS)
 
 
-def _take_backlog(message: Row, held: dict[str, Change], watcher: Watcher) -> bool:
+def _take_backlog(message: Row, held: dict[str, Change], watcher: ChangeWatcher) -> bool:
     """Take a line of those that were told before; at their end print what stands.
 
     Args:
@@ -213,7 +213,7 @@ def _take_backlog(message: Row, held: dict[str, Change], watcher: Watcher) -> bo
 
 
 def follow_database(
-    source: IncidentSource, watcher: Watcher, every_seconds: float, sleep: Callable[[float], None] = time.sleep
+    source: IncidentSource, watcher: ChangeWatcher, every_seconds: float, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Print what stands now, then each change that a database shows, until interrupted.
 
