@@ -27,6 +27,7 @@ from tocsin.schemas.verdicts import (
     VerdictState,
     Witness,
     WitnessKind,
+    evidence_ids,
     suspect_object,
 )
 from tocsin.schemas.wire.validate import (
@@ -55,7 +56,10 @@ def verdict_event(verdict: Verdict) -> dict[str, Any]:
     data["attempt"] = verdict.job.attempt
     data["expires_ns"] = verdict.expires_ns
     data["confidence"] = verdict.confidence
-    data["evidence"] = [_write_evidence(evidence) for evidence in verdict.evidence]
+    ids = evidence_ids(verdict)
+    data["evidence"] = [
+        {"id": found, **_write_evidence(evidence)} for found, evidence in zip(ids, verdict.evidence, strict=True)
+    ]
     subject = verdict.suspects[0].component.name if verdict.suspects else verdict.job.job_id
     event_id = f"{verdict.verdict_id}.{verdict.update}"
     return _envelope(VERDICT_TYPE, event_id, subject, verdict.detected_ns, verdict.job) | {"data": data}

@@ -293,6 +293,23 @@ def verdict_id_of(job: JobKey, suspects: tuple[Suspect, ...], fault: FaultKind, 
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def evidence_ids(verdict: Verdict) -> tuple[str, ...]:
+    """Return a stable id for each piece of a verdict's evidence, in its order: 16 hexadecimal digits each.
+
+    An id is a hash of job, suspects, detector, metric and begin. So it stays in later updates, while score, end and
+    sentence go on. Pieces that have all of these in common are told apart by their order.
+    """
+    names = ",".join(sorted(f"{s.component.kind.value}={s.component.name}" for s in verdict.suspects))
+    seen: dict[str, int] = {}
+    found = []
+    for one in verdict.evidence:
+        parts = (verdict.job.cluster, verdict.job.job_id, names, one.detector, one.metric, str(one.start_ns))
+        text = "\n".join(parts)
+        seen[text] = seen.get(text, -1) + 1
+        found.append(hashlib.sha256(f"{text}\n{seen[text]}".encode()).hexdigest()[:16])
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """An action that the scheduler is asked to take.

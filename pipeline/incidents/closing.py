@@ -1,14 +1,15 @@
-"""Incidents that a person closes: the event that says so, and what the verdict keeps of it."""
+"""How incidents are closed: by a person, with what the verdict keeps of it, and by the end of the job."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
+from tocsin.pipeline.incidents.incident import Incident
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Event, EventSource, JobKey, Severity, Slice
-from tocsin.schemas.verdicts import Evidence
+from tocsin.schemas.verdicts import Evidence, FaultKind, VerdictState
 
 CLOSED_BY_HUMAN_MARK: Final = 2
 """The value of ``ClosedVerdict.had_suspects`` of a verdict that a person closed."""
@@ -41,3 +42,20 @@ def said_by(event: Event) -> Evidence:
     """Return who closed an incident, and why, as evidence of its last verdict line."""
     text = f"closed by {event.payload.get('actor', '')}: {event.payload.get('note', '')}"
     return Evidence("human", Reason.CLOSED_BY_HUMAN.value, 0.0, event.ts_ns, event.ts_ns, text)
+
+
+def state_at_end(incident: Incident, reason: Reason) -> VerdictState:
+    """Return the last state of an incident whose job ended or goes on in another attempt.
+
+    Unconfirmed slowdowns and hangs are cancelled when the job ended. An unconfirmed hang that only a hardware event
+    explains is always cancelled: the job stood because it was started again. All others are resolved.
+
+    Args:
+        incident: the incident.
+        reason: ``job_ended`` or ``new_attempt``.
+    """
+    verdict = incident.verdict
+    unsure = not incident.was_confirmed and verdict.state is VerdictState.OPEN
+    by_log = verdict.fault is FaultKind.HANG and verdict.reason == Reason.HARDWARE_EVENT.value
+    ended = verdict.fault in (FaultKind.FAIL_SLOW, FaultKind.HANG) and reason is Reason.JOB_ENDED
+    return VerdictState.CANCELLED if unsure and (ended or by_log) else VerdictState.RESOLVED

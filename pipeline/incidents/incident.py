@@ -83,6 +83,11 @@ class Incident:
         return cls(**{**state, "verdict": decode_verdict(state["verdict"].encode())})
 
     @property
+    def is_sure(self) -> bool:
+        """Whether the verdict is confirmed, or was with these suspects."""
+        return self.was_confirmed or self.verdict.state is VerdictState.CONFIRMED
+
+    @property
     def spell_began_ns(self) -> int:
         """Time since when the fault has held without a break."""
         return max(self.opened_ns, self.spell_ns)

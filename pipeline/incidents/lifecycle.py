@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.closed_verdicts import ClosedVerdicts
-from tocsin.pipeline.incidents.closing import said_by
+from tocsin.pipeline.incidents.closing import said_by, state_at_end
 from tocsin.pipeline.incidents.decide_config import DecideConfig
 from tocsin.pipeline.incidents.flapping import FlappingTracker
+from tocsin.pipeline.incidents.hearing import heard, is_source_mute, named_for_standstill
 from tocsin.pipeline.incidents.incident import (
     SLOWER,
     Incident,
@@ -23,10 +24,10 @@ from tocsin.pipeline.incidents.incident import (
     same_suspects,
     throttles,
     with_evidence_of,
-    with_known_host,
 )
 from tocsin.pipeline.incidents.matching import explains_better, is_weaker_repeat, same_fault
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, repeated_action
+from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Event, JobKey
@@ -38,13 +39,15 @@ _TOLD_BY_ONE = (Reason.HARDWARE_EVENT.value, Reason.SILENT_AND_PEERS_STALLED.val
 class Decide:
     """The verdicts of one job, from open to resolved."""
 
-    def __init__(self, config: DecideConfig, job: JobKey) -> None:
+    def __init__(self, config: DecideConfig, job: JobKey, graph: JobGraph | None = None) -> None:
         """Start without verdicts.
 
         Args:
             config: settings.
             job: the job whose verdicts these are.
+            graph: tells which hosts still speak; None: all do.
         """
+        self._graph = graph
         self._config = config
         self._job = job
         self._incidents: list[Incident] = []
@@ -64,15 +67,8 @@ class Decide:
             findings: the explanations that hold then.
         """
         lines: list[Verdict] = []
-        findings = [with_known_host(finding, self.live) for finding in findings]
-        named = {
-            suspect.component
-            for finding in findings
-            if finding.fault in STANDSTILL and not finding.only_holds
-            for suspect in finding.suspects
-        }
-        # Lost numbers first: processes that end without a word in the same slice belong to them.
-        for finding in sorted(findings, key=lambda one: one.fault is not FaultKind.SILENT_CORRUPTION):
+        named = named_for_standstill(findings := heard(findings, self.live))
+        for finding in findings:
             lines.extend(self._take_back(finding, now_ns))
             if finding.ends is not None:
                 lines.extend(self._end_unnamed(finding, finding.ends, now_ns))
@@ -157,12 +153,7 @@ class Decide:
 
     def _end(self, incident: Incident, now_ns: int, reason: Reason) -> Verdict:
         """Close an incident because its job ended or goes on in another attempt; return the closing line."""
-        verdict = incident.verdict
-        unsure = not incident.was_confirmed and verdict.state is VerdictState.OPEN
-        by_log = verdict.fault is FaultKind.HANG and verdict.reason == Reason.HARDWARE_EVENT.value
-        ended = verdict.fault in (FaultKind.FAIL_SLOW, FaultKind.HANG) and reason is Reason.JOB_ENDED
-        taken_back = unsure and (ended or by_log)
-        return self._close(incident, now_ns, VerdictState.CANCELLED if taken_back else VerdictState.RESOLVED, reason)
+        return self._close(incident, now_ns, state_at_end(incident, reason), reason)
 
     def abandon(self, now_ns: int, reason: Reason) -> list[Verdict]:
         """Expire all verdicts because the job's operators start without state; return the closing lines.
@@ -331,11 +322,12 @@ class Decide:
         lines = []
         for incident in list(self._incidents):
             gone = now_ns - incident.held_ns
-            if gone >= max(self._config.gone_ns, self._relapse_ns(incident)):
-                confirmed = incident.verdict.state is VerdictState.CONFIRMED or incident.was_confirmed
-                state = VerdictState.RESOLVED if confirmed else VerdictState.CANCELLED
-                lines.append(self._close(incident, now_ns, state, Reason.RECOVERED))
-            elif gone >= self._config.gone_ns and is_hard(incident.verdict):
+            is_mute = gone >= self._config.gone_ns and self._is_mute(incident)
+            if gone >= max(self._config.gone_ns, self._relapse_ns(incident)) and not (is_mute and incident.is_sure):
+                state = VerdictState.RESOLVED if incident.is_sure else VerdictState.CANCELLED
+                reason = Reason.MONITORING_LOST if is_mute else Reason.RECOVERED
+                lines.append(self._close(incident, now_ns, state, reason))
+            elif not is_mute and gone >= self._config.gone_ns and is_hard(incident.verdict):
                 lines.append(incident.soften(now_ns))
             elif now_ns >= incident.verdict.expires_ns:
                 fresh = now_ns - incident.seen_ns <= self._config.fresh_ns
@@ -345,6 +337,10 @@ class Decide:
                     else self._close(incident, now_ns, VerdictState.EXPIRED, Reason.EXPIRED)
                 )
         return lines
+
+    def _is_mute(self, incident: Incident) -> bool:
+        """Return whether the hosts that showed an incident's fault fell silent: nobody knows whether it is gone."""
+        return self._graph is not None and is_source_mute(self._graph, incident.verdict, incident.held_ns)
 
     def _relapse_ns(self, incident: Incident) -> int:
         """Return how long a recurring fault must be gone before its verdict is closed, ns; 0: as long as others."""
@@ -358,8 +354,7 @@ class Decide:
         self._incidents.remove(incident)
         if reason is Reason.RECOVERED and is_spell(incident.verdict):
             self._relapses.end(incident.verdict, incident.opened_ns, incident.held_ns)
-        confirmed = incident.was_confirmed or incident.verdict.state is VerdictState.CONFIRMED
-        self._closed.add(incident.verdict, incident.seen_ns, was_confirmed=confirmed)
+        self._closed.add(incident.verdict, incident.seen_ns, was_confirmed=incident.is_sure)
         return replace(
             incident.verdict,
             detected_ns=now_ns,

@@ -146,7 +146,7 @@ class JobPipeline:
         self._tables = TableBook(is_played=config.rank_filter.is_played)
         self.peers = PeerDetector(config.peers, self.graph)
         self.diagnose = Diagnose(config.diagnose, self.graph)
-        self.decide = Decide(config.decide, job)
+        self.decide = Decide(config.decide, job, self.graph)
         self._detectors = config.detectors
         self._silence = config.diagnose.silence
         self.abstained: Counter[str] = Counter()

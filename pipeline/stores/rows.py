@@ -26,6 +26,7 @@ from tocsin.schemas.verdicts import (
     Verdict,
     VerdictState,
     WitnessKind,
+    evidence_ids,
 )
 
 Cell = str | int | float | bool | Sequence[str] | Sequence[Sequence[int]]
@@ -65,6 +66,7 @@ def incident_row(verdict: Verdict, opened_ns: int) -> Row:
         opened_ns: ``detected_ns`` of the verdict's first update; it chooses the partition.
     """
     line = verdict.to_line()
+    ids = evidence_ids(verdict)
     return {
         "verdict_id": verdict.verdict_id,
         "update_number": verdict.update,
@@ -87,9 +89,31 @@ def incident_row(verdict: Verdict, opened_ns: int) -> Row:
         "opened": TimeNs(opened_ns),
         "detected": TimeNs(verdict.detected_ns),
         "expires": TimeNs(verdict.expires_ns),
-        "evidence_json": to_json(line["evidence"]),
+        "evidence_json": to_json([{"id": one, **told} for one, told in zip(ids, line["evidence"], strict=True)]),
         "evidence_text": [evidence_text(evidence) for evidence in verdict.evidence],
         "summary": summary_of(verdict),
+    }
+
+
+def update_row(verdict: Verdict) -> Row:
+    """Return one update of a verdict as a row of ``incident_updates``."""
+    return {
+        "verdict_id": verdict.verdict_id,
+        "update_number": verdict.update,
+        "cluster": verdict.job.cluster,
+        "job_id": verdict.job.job_id,
+        "attempt": verdict.job.attempt,
+        "state": verdict.state.value,
+        "reason": verdict.reason,
+        "fault": verdict.fault.value,
+        "cause": verdict.cause,
+        "machine": machine_text(verdict),
+        "action": verdict.action.value,
+        "confidence": verdict.confidence,
+        "evidence": evidence_text(verdict.evidence[0]) if verdict.evidence else "",
+        "evidence_ids": list(evidence_ids(verdict)),
+        "witnesses": [f"{one_line(one.host)}:{one.kind.value}" for one in verdict.witnesses],
+        "detected": TimeNs(verdict.detected_ns),
     }
 
 

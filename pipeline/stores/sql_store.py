@@ -10,13 +10,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Verdict
 
 BATCH_ROWS_COUNT = 20_000
@@ -94,6 +95,17 @@ ORDER BY max(detected) DESC
 LIMIT 100000
 """
 
+_EXPIRE_UPDATE = """
+INSERT INTO tocsin.incident_updates
+    (verdict_id, update_number, cluster, job_id, attempt, state, reason, fault, cause, machine, action, confidence,
+    detected)
+SELECT verdict_id, update_number + 1, cluster, job_id, attempt, 'expired', 'engine_restarted', fault, cause, machine,
+    'none', confidence, now64(9, 'UTC')
+FROM tocsin.incidents FINAL WHERE verdict_id IN ({wanted}) AND state IN ('open', 'confirmed')
+"""
+NO_NEWS: Final = frozenset({Reason.STILL_TRUE.value, Reason.CANARY.value})
+"""Reasons of updates that a verdict's history leaves out: renewals, and canaries."""
+
 T = TypeVar("T")
 
 
@@ -159,6 +171,8 @@ class SqlStore:
         """See ``Store.write_verdicts``."""
         with self._lock:
             opened = self._opening_times(verdicts)
+            # Updates first: whoever sees an incident is to see its history.
+            self._insert("incident_updates", [rows.update_row(v) for v in verdicts if v.reason not in NO_NEWS])
             self._insert("incidents", [rows.incident_row(v, opened[v.verdict_id]) for v in verdicts])
             for verdict_id, opened_ns in opened.items():
                 self._opened[verdict_id] = opened_ns
@@ -198,6 +212,7 @@ class SqlStore:
             wanted = ", ".join(map(text_literal, found))
             # Actions first: were it the other way round, nobody would look for them after an end in between.
             self.backend.execute(_EXPIRE_ACTIONS.format(wanted=wanted))
+            self.backend.execute(_EXPIRE_UPDATE.format(wanted=wanted))
             self.backend.execute(_EXPIRE.format(wanted=wanted))
         return found
 

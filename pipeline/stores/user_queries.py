@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tocsin.pipeline.stores.incident_queries import is_incidents_query
 from tocsin.pipeline.stores.messages import check_format
 from tocsin.schemas.errors import StoreAwayError, StoreError, TocsinError
 
@@ -100,20 +101,6 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _CANONICAL: Final = "SELECT formatQuerySingleLine(unhex('{}'))"
-_SHOWN_INCIDENTS: Final = (
-    "SELECT v.*, x.expires AS expires FROM tocsin.incidents_all AS v"
-    " INNER JOIN (SELECT verdict_id AS id, expires FROM tocsin.incidents FINAL) AS x ON x.id = v.verdict_id "
-)
-_STANDING: Final = "v.state IN ('open', 'confirmed') AND x.expires > now64(9, 'UTC')"
-_ONLY_JOB: Final = "v.job = unhex('{}')"
-_ONLY_ID: Final = "startsWith(v.verdict_id, unhex('{}'))"
-_INCIDENTS: Final = re.compile(
-    re.escape(_SHOWN_INCIDENTS)
-    + "(?:WHERE (?:(?:{}) AND )*(?:{}) )?".format(
-        *["|".join(re.escape(one).replace(r"\{\}", "[0-9a-f]*") for one in (_STANDING, _ONLY_JOB, _ONLY_ID))] * 2
-    )
-    + r"ORDER BY v\.since DESC, v\.verdict_id LIMIT \d{1,6}"
-)
 
 
 class QueryRefusedError(StoreError):
@@ -215,30 +202,6 @@ class QuerySlots:
         finally:
             for slots in wanted:
                 slots.release()
-
-
-def incidents_query(
-    *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None, limit: int = 1000
-) -> str:
-    """Return the query of ``tocsin incidents``, newest first: the columns of the views, and ``expires``.
-
-    Args:
-        everything: include closed and expired incidents.
-        job_id: only incidents of this job, None = of all.
-        id_prefix: only incidents whose id starts with this, None = all.
-        limit: maximum number of rows.
-    """
-    # Hexadecimal digits end no literal: the job's name is data, whatever it holds.
-    named = ((_ONLY_JOB, job_id), (_ONLY_ID, id_prefix))
-    wanted = [text.format(value.encode("utf-8", "replace").hex()) for text, value in named if value is not None]
-    wanted = wanted if everything else [_STANDING, *wanted]
-    where = f"WHERE {' AND '.join(wanted)} " if wanted else ""
-    return f"{_SHOWN_INCIDENTS}{where}ORDER BY v.since DESC, v.verdict_id LIMIT {limit}"
-
-
-def is_incidents_query(sql: str) -> bool:
-    """Return whether a query is one that ``incidents_query`` builds; these have slots of their own."""
-    return _INCIDENTS.fullmatch(sql) is not None
 
 
 def checked_query(sql: str, fmt: str, ask: Callable[[str], str]) -> UserQuery:

@@ -63,7 +63,8 @@ def try_all(folder: Path) -> tuple[int, list[str]]:
     """Try them on a database in a folder; return how many, and those that ran, wrote, or changed an answer."""
     from tests.pipeline.stores.samples import verdict
     from tocsin.pipeline.stores.chdb_store import ChdbStore
-    from tocsin.pipeline.stores.user_queries import LIMITS, incidents_query
+    from tocsin.pipeline.stores.incident_queries import incidents_query
+    from tocsin.pipeline.stores.user_queries import LIMITS
     from tocsin.schemas.errors import StoreError
 
     secret, written = folder / "secret", folder / "written"

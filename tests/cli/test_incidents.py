@@ -175,7 +175,7 @@ def test_an_unknown_id_is_refused(filled: Path) -> None:
     for words, said in (
         (("show", "x"), "ID = 'x'"),
         (("show",), "beginning of an incident's id"),
-        (("list",), "'show'"),
+        (("lst",), "'show'"),
     ):
         done = tocsin(filled, "incidents", *words)
         assert (done.returncode, done.stdout) == (2, "")

@@ -33,6 +33,7 @@ from tocsin.schemas.verdicts import (
     Suspect,
     Verdict,
     VerdictState,
+    evidence_ids,
 )
 
 T0 = 1_767_323_045_000_000_007
@@ -135,6 +136,7 @@ def test_data_is_the_line_and_what_it_lacks() -> None:
     assert [key for key in data if key in VERDICT.to_line()] == list(VERDICT.to_line())
     assert set(data) - set(VERDICT.to_line()) == {"cluster", "attempt", "expires_ns"}
     assert data["evidence"][0]["score"] == 3.14159265
+    assert data["evidence"][0]["id"] == evidence_ids(VERDICT)[0]
 
 
 def test_unknown_attributes_and_keys_are_ignored() -> None:

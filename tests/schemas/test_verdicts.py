@@ -20,6 +20,7 @@ from tocsin.schemas.verdicts import (
     VerdictState,
     Witness,
     WitnessKind,
+    evidence_ids,
     verdict_id_of,
 )
 
@@ -112,3 +113,23 @@ def test_the_id_hangs_on_what_opened_the_verdict_and_on_nothing_else() -> None:
         verdict_id_of(JOB, (HOST, other), FaultKind.HANG, 8),
     }
     assert len(different | {one}) == 8
+
+
+def test_the_ids_of_evidence_stay_while_it_goes_on_and_differ_by_what_it_is() -> None:
+    one = Evidence("steps", "own_seconds", 2.0, 5, 9, "slow")
+    verdict = Verdict(
+        "v",
+        JobKey("c", "j"),
+        FaultKind.FAIL_SLOW,
+        "unknown",
+        (Suspect(Component(ComponentKind.HOST, "n3")),),
+        *(5, 9, 0.5, ActionKind.NONE, "r", (one, dataclasses.replace(one, metric="data_seconds"), one)),
+        *(VerdictState.OPEN, 0, 10),
+    )
+    ids = evidence_ids(verdict)
+    later = dataclasses.replace(verdict, evidence=(dataclasses.replace(one, score=9.0, end_ns=99, text="slower"),))
+    assert len(set(ids)) == 3
+    assert all(len(bytes.fromhex(found)) == 8 for found in ids)
+    assert evidence_ids(dataclasses.replace(later, update=7, verdict_id="w")) == ids[:1]
+    assert evidence_ids(dataclasses.replace(later, suspects=())) != ids[:1]
+    assert all("id" not in told for told in verdict.to_line()["evidence"]), "the line is a contract"

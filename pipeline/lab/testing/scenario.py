@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tocsin.pipeline.incidents.transitions import LifeCheck
 from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
@@ -87,7 +88,11 @@ class Scenario:
         return self
 
     def run(self, seconds: int) -> Scenario:
-        """Run the job and the engine for this many seconds; return the scenario."""
+        """Run the job and the engine for this many seconds; return the scenario.
+
+        Raises:
+            AssertionError: a verdict line is no transition that a verdict's life allows.
+        """
         plan = sorted(self.plan, key=lambda entry: entry[0])
         start_ns = self.shape.start_ns
         for _ in range(seconds):
@@ -99,6 +104,8 @@ class Scenario:
             self.verdicts.extend(self.engine.tick(self.job.now_ns).verdicts)
         for extra in (1, 2):
             self.verdicts.extend(self.engine.tick(self.job.now_ns + extra * NS_PER_SECOND).verdicts)
+        if wrong := LifeCheck().see_all(self.verdicts):
+            raise AssertionError("\n".join([*wrong, self.told()]))
         return self
 
     def check(self, *, taken_back: bool = False) -> None:

@@ -31,13 +31,13 @@ from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.embedded.followers import Follower, Followers
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, ServerConfig
-from tocsin.pipeline.runtime.embedded.listener.readers import Answerer, incidents_answerer, jobs_answerer
+from tocsin.pipeline.runtime.embedded.listener.readers import Answerer, incidents_answerer, jobs_answerer, page_answerer
 from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
 from tocsin.pipeline.runtime.embedded.recordings import Recordings
 from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, ReplayFunctions
 from tocsin.pipeline.runtime.embedded.service_health import ServiceHealth
-from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
+from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory, marked
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread, describe_dead
 from tocsin.pipeline.runtime.embedded.verdict_output import VerdictOutput
@@ -162,6 +162,7 @@ class EngineService:
             "status": self._status,
             "health": self.health.answer,
             "incidents": incidents_answerer(store.query),
+            "incident_page": page_answerer(store.query),
             "jobs": jobs_answerer(store.query, lambda: {job.job_id for job in self.engine.jobs()}),
         }
 
@@ -384,9 +385,10 @@ class EngineService:
         return [thread for thread in threads if thread is not None]
 
     def _verdicts(self, request: Message) -> Iterator[Message]:
-        """Yield all verdict lines after the first ``after``, then each new one."""
+        """Yield all verdict lines after the first ``after``, then each new one; ``mark`` asks for signs of life."""
         after = request.get("after", 0)
-        return self.memory.follow(after if isinstance(after, int) else 0, self._stopping)
+        lines = self.memory.follow(after if isinstance(after, int) else 0, self._stopping)
+        return marked(lines) if request.get("mark") is True else lines
 
     def death(self) -> str:
         """Return a sentence about the threads that died; "": none. A process with a dead thread must end."""

@@ -22,6 +22,8 @@ _PAGES: Final = "service/lines/"
 _PAGE_LINES: Final = 100
 _OPEN: Final = "+"
 """Suffix of the name of a page that is not full yet; the full page is another part."""
+_QUIET_COUNT: Final = 10
+"""Number of empty lines from one sign of life to the next."""
 _KEPT_AGAIN: Final = 10_000
 """Maximum number of verdicts whose evidence waits to be written again."""
 
@@ -138,3 +140,19 @@ class ServiceMemory:
         self.floors = dict(state["floors"])
         if self.followers is not None:
             self.followers.restore(parts)
+
+
+def marked(lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield lines of ``ServiceMemory.follow`` with ``{"caught_up": true}`` where there are no more for now.
+
+    It comes after the lines that are there at the begin, and then about every five seconds without a line, so that the
+    client can tell a quiet engine from one that hangs.
+
+    Args:
+        lines: verdict lines; empty ones mean that there is nothing new, about every half second.
+    """
+    quiet_count = 0
+    for line in lines:
+        is_due = not line and quiet_count % _QUIET_COUNT == 0
+        quiet_count = 0 if line else quiet_count + 1
+        yield {"caught_up": True} if is_due else line

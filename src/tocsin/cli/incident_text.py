@@ -26,7 +26,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 def is_over(incident: Incident, now: datetime) -> bool:
     """Return whether an incident has ended, or has expired without being renewed."""
-    return incident["state"] not in _ACTIVE_STATES or _time(incident["expires"]) <= now
+    return incident["state"] not in _ACTIVE_STATES or time_of(incident["expires"]) <= now
 
 
 def state_of(incident: Incident, now: datetime) -> str:
@@ -40,8 +40,8 @@ def state_of(incident: Incident, now: datetime) -> str:
 def ended_at(incident: Incident, now: datetime) -> datetime | None:
     """Return when the incident ended, None: it has not."""
     if incident["state"] not in _ACTIVE_STATES:
-        return _time(incident["detected"])
-    return _time(incident["expires"]) if is_over(incident, now) else None
+        return time_of(incident["detected"])
+    return time_of(incident["expires"]) if is_over(incident, now) else None
 
 
 def length_text(seconds: float) -> str:
@@ -136,8 +136,8 @@ def render_one(incident: Incident, now: datetime) -> str:
     lines = [
         plain(incident["summary"]),
         *_field("what", f"{incident['what']} ({state_of(incident, now)})"),
-        *_field("since", _shown(_time(incident["since"]))),
-        *([] if end is None else _field("ended", f"{_shown(end)}, after {_length(incident, end)}")),
+        *_field("since", moment_text(time_of(incident["since"]))),
+        *([] if end is None else _field("ended", f"{moment_text(end)}, after {_length(incident, end)}")),
         *_field("machine", f"{incident['machine']}{ranks}"),
         *_field("why", incident["why"]),
         *_field("evidence", *shown),
@@ -164,19 +164,19 @@ def _cells(one: Incident, now: datetime) -> list[str]:
     """Return an incident's cells of the table, without ID and end."""
     ranks = str(one["ranks"])
     machine = str(one["machine"]) + (f" (rank{'s' if ',' in ranks else ''} {ranks})" if ranks else "")
-    age = length_text((now - _time(one["since"])).total_seconds())
+    age = length_text((now - time_of(one["since"])).total_seconds())
     return [age, state_of(one, now), str(one["job"]), machine, f"{one['what']}: {one['cause']}", action_text(one)]
 
 
 def _end_cells(one: Incident, now: datetime) -> list[str]:
     """Return an incident's cells with end and duration, "-" if it has not ended."""
     end = ended_at(one, now)
-    return ["-", "-"] if end is None else [_shown(end), _length(one, end)]
+    return ["-", "-"] if end is None else [moment_text(end), _length(one, end)]
 
 
 def _length(one: Incident, end: datetime) -> str:
     """Return the duration from the incident's onset to its end, as text."""
-    return length_text((end - _time(one["since"])).total_seconds())
+    return length_text((end - time_of(one["since"])).total_seconds())
 
 
 def _cut(text: str) -> str:
@@ -184,12 +184,12 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_CELL_CHARACTERS else text[: _MAX_CELL_CHARACTERS - 1] + "…"
 
 
-def _shown(moment: datetime) -> str:
+def moment_text(moment: datetime) -> str:
     """A time in UTC to the second, by ISO 8601."""
     return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _time(text: object) -> datetime:
+def time_of(text: object) -> datetime:
     """Parse a time as the database writes it: in UTC, with up to nine digits after the point."""
     try:
         return datetime.fromisoformat(str(text)[:26]).replace(tzinfo=UTC)

@@ -1,137 +1,206 @@
-"""``tocsin incidents``: lists what is wrong now, since when, on which machine, why, and what was done."""
+"""``tocsin incidents``: lists what is wrong now, shows one incident in full, follows changes, closes incidents."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
-import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final
 
-from tocsin.cli.database import add_database_arguments, database, database_of
-from tocsin.cli.engine_reader import EngineReader, add_engine_arguments, reader_of
-from tocsin.cli.incident_text import as_json, render, render_one
+from tocsin.cli.database import add_database_arguments, database_of
+from tocsin.cli.engine_reader import add_engine_arguments, reader_of
+from tocsin.cli.incident_html import html_of
+from tocsin.cli.incident_page import page_of, render_page
+from tocsin.cli.incident_source import (
+    MAX_SHOWN_COUNT,
+    DatabaseSource,
+    IncidentSource,
+    IncidentWish,
+    RemoteSource,
+    fetch_wished,
+)
+from tocsin.cli.incident_text import as_json, render
+from tocsin.cli.incident_watch import follow_database, follow_engine, watcher_of
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import control_socket
-from tocsin.cli.ticks import engine_judges, is_ticking
-from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
-from tocsin.pipeline.stores.user_queries import incidents_query
+from tocsin.pipeline.stores.incident_queries import IncidentFilter
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import json_text, plain
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import FaultKind, VerdictState
 
-SHOW, CLOSE = "show", "close"
-MAX_SHOWN_COUNT = 1000
-"""Greatest number of incidents shown; the newest ones."""
+LIST, SHOW, WATCH, CLOSE = "list", "show", "watch", "close"
 _MAX_NAMED_COUNT = 8
-_JOBS_QUERY = "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health ORDER BY 1"
+_AGO: Final = re.compile(r"(\d{1,6})\s*(s|min|m|h|d)")
+_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_POLL_SECONDS: Final = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
-    text = "show ID: one incident in full; close ID --note TEXT: it is dealt with. The beginning of an id is enough"
-    parser.add_argument("words", nargs="*", metavar="show ID | close ID", help=text)
+    text = "list (the default); show ID: one incident in full; watch: each change as it is told; close ID --note TEXT:"
+    text += " it is dealt with. The beginning of an id is enough"
+    parser.add_argument("words", nargs="*", metavar="list | show ID | watch | close ID", help=text)
     parser.add_argument("--note", default="", metavar="TEXT", help="why an incident is closed; kept with who closed it")
     parser.add_argument("--all", action="store_true", help="also what is over: resolved, cancelled, expired")
     parser.add_argument("--job", metavar="J", help="only this job")
+    parser.add_argument("--host", metavar="H", help="only incidents that name this host")
+    text = "only those of which anything was told since then (2h, 30min, 3d, or a time by ISO 8601), what is over, too"
+    parser.add_argument("--since", metavar="TIME", help=text)
+    states = [state.value for state in VerdictState]
+    parser.add_argument("--state", choices=states, help="only those in this state, what is over, too")
+    parser.add_argument("--fault", choices=[fault.value for fault in FaultKind], help="only this fault")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="with show ID: one self-contained page for a ticket")
+    parser.add_argument("--renewals", action="store_true", help="with watch: also lines that say 'still true'")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     add_database_arguments(parser)
     add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the incidents; return the exit status, 2 if no engine judges (the list may be out of date)."""
+    """Do what the words say; return the exit status, 2 if no engine judges (what is shown may be out of date)."""
     verb, wanted = asked_of(args.words)
+    check_flags(args, verb)
     reader = reader_of(args)
     if verb == CLOSE:
         return close(args, str(wanted), is_remote=reader is not None)
-    if args.note:
-        raise ConfigError("--note", args.note, "left out, or used with 'close ID'")
-    source: IncidentSource = _Database(*database_of(args)) if reader is None else _Remote(reader)
-    now = datetime.now(UTC)
+    source: IncidentSource = DatabaseSource(*database_of(args)) if reader is None else RemoteSource(reader)
+    if verb == WATCH:
+        return watch(args, source, is_remote=reader is not None)
     if wanted is not None:
-        found = [one_of(source.fetch(everything=True, id_prefix=wanted), wanted)]
+        show(args, source, wanted)
     else:
-        found = source.fetch(everything=args.all, job_id=args.job)
-        if args.job is not None and not found:
-            check_job(args.job, source.known_jobs())
-    if args.json:
-        for incident in found:
-            print(json_text(as_json(incident)))
-    elif wanted is not None:
-        print(render_one(found[0], now))
-    else:
-        print(render(found, now, everything=args.all, job_id=args.job, limit=MAX_SHOWN_COUNT))
-        if found:
-            print("\none in full: tocsin incidents show ID")
+        print_list(args, source)
     return 0 if source.is_judged() else EXIT_ERROR
 
 
-class IncidentSource(Protocol):
-    """Where incidents are read from."""
+def check_flags(args: argparse.Namespace, verb: str) -> None:
+    """Check that no flag is given that the verb does not use.
 
-    def fetch(
-        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
-    ) -> list[Mapping[str, Any]]:
-        """Return the incidents, like the function ``fetch``."""
-
-    def known_jobs(self) -> list[str]:
-        """Return the names of all known jobs."""
-
-    def is_judged(self) -> bool:
-        """Return whether an engine is judging now; if none is, a warning is printed on stderr."""
-
-
-class _Database:
-    """Incidents from a data folder or a database server."""
-
-    def __init__(self, data: Path, address: ClickHouseAddress | None) -> None:
-        self._data, self._address = data, address
-
-    def fetch(
-        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
-    ) -> list[Mapping[str, Any]]:
-        return fetch(self._data, self._address, everything=everything, job_id=job_id, id_prefix=id_prefix)
-
-    def known_jobs(self) -> list[str]:
-        return known_jobs(self._data, self._address)
-
-    def is_judged(self) -> bool:
-        return self._address is not None or engine_judges(self._data, "incidents")
+    Raises:
+        ConfigError: one is.
+    """
+    if args.note and verb != CLOSE:
+        raise ConfigError("--note", args.note, "left out, or used with 'close ID'")
+    if args.html is not None and verb != SHOW:
+        raise ConfigError("--html", str(args.html), "left out, or used with 'show ID'")
+    if args.renewals and verb != WATCH:
+        raise ConfigError("--renewals", "given", "left out, or used with 'watch'")
+    for name in ("host", "since", "state", "fault") if verb in (SHOW, CLOSE) else ():
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name}", getattr(args, name), f"left out: '{verb} ID' names one incident")
 
 
-class _Remote:
-    """Incidents from an engine on another machine."""
+def wish_of(args: argparse.Namespace) -> IncidentWish:
+    """Return which incidents the flags ask for.
 
-    def __init__(self, reader: EngineReader) -> None:
-        self._reader = reader
+    Raises:
+        ConfigError: ``--since`` is no time.
+    """
+    since_ns = 0 if args.since is None else since_of(args.since, time.time_ns())
+    fault = None if args.fault is None else FaultKind(args.fault)
+    state = None if args.state is None else VerdictState(args.state)
+    return IncidentWish(args.all, args.job, None, IncidentFilter(args.host, fault, state, since_ns))
 
-    def fetch(
-        self, *, everything: bool = False, job_id: str | None = None, id_prefix: str | None = None
-    ) -> list[Mapping[str, Any]]:
-        answer = self._reader.call("incidents", everything=everything, job_id=job_id, id_prefix=id_prefix)
-        return list(answer["rows"])
 
-    def known_jobs(self) -> list[str]:
-        return list(self._reader.call("jobs")["jobs"])
+def since_of(text: str, now_ns: int) -> int:
+    """Return the time that ``--since`` names, in Unix ns: a duration before now, or a time by ISO 8601 (UTC).
 
-    def is_judged(self) -> bool:
-        return is_ticking(self._reader.call("health"), "incidents")
+    >>> since_of("2h", 7_200_000_000_001)
+    1
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    if ago is not None:
+        return max(1, now_ns - int(ago[1]) * _SECONDS[ago[2]] * NS_PER_SECOND)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(1, int(moment.timestamp()) * NS_PER_SECOND)
+    except (ValueError, OverflowError):
+        must = "a duration such as 30min, 2h or 3d, or a time such as 2026-11-25T03:00:00Z"
+        raise ConfigError("--since", text, must) from None
+
+
+def print_list(args: argparse.Namespace, source: IncidentSource) -> None:
+    """Print the list of incidents."""
+    wish, now = wish_of(args), datetime.now(UTC)
+    found = source.fetch(wish)
+    if args.job is not None and not found:
+        check_job(args.job, source.known_jobs())
+    if args.json:
+        for incident in found:
+            print(json_text(as_json(incident)))
+        return
+    everything = wish.everything or wish.wanted.is_of_the_past
+    if not found and wish.wanted != IncidentFilter():
+        print("no incident fits the conditions")
+        return
+    print(render(found, now, everything=everything, job_id=args.job, limit=MAX_SHOWN_COUNT))
+    if found:
+        print("\none in full: tocsin incidents show ID")
+
+
+def show(args: argparse.Namespace, source: IncidentSource, wanted: str) -> None:
+    """Print one incident in full, and write it as a page where that is asked for.
+
+    Raises:
+        ConfigError: no incident or several have such an id, or the page's file cannot be written.
+    """
+    incident = one_of(source.fetch(IncidentWish(everything=True, id_prefix=wanted)), wanted)
+    if args.json:
+        print(json_text(as_json(incident)))
+        if args.html is None:
+            return
+    page = page_of(incident, source.parts(str(incident["verdict_id"])), datetime.now(UTC))
+    if args.html is not None:
+        try:
+            args.html.write_text(html_of(page), encoding="utf-8")
+        except OSError as error:
+            must = f"a file that can be written to ({error.strerror})"
+            raise ConfigError("--html", str(args.html), must) from error
+    if not args.json:
+        print(render_page(page))
+
+
+def watch(args: argparse.Namespace, source: IncidentSource, *, is_remote: bool) -> int:
+    """Print each change of an incident until interrupted from the keyboard; return 0 then.
+
+    Args:
+        args: the command's arguments.
+        source: where to look again and again, where there is no control socket.
+        is_remote: whether the source is an engine on another machine.
+    """
+    data, address = database_of(args) if not is_remote else (Path(), None)
+    watcher = watcher_of(wish_of(args), renewals=args.renewals, as_json=args.json)
+    try:
+        if is_remote or address is not None:
+            follow_database(source, watcher, _POLL_SECONDS)
+        else:
+            follow_engine(data, watcher)
+    except KeyboardInterrupt:
+        return 0
+    return 0
 
 
 def asked_of(words: Sequence[str]) -> tuple[str, str | None]:
-    """Return ``show`` or ``close`` and the beginning of an ID after it, None: no single incident is asked for.
+    """Return the verb, and the beginning of an id after it; None: no single incident is asked for.
 
     Raises:
-        ConfigError: the words are neither ``show ID`` nor ``close ID``.
+        ConfigError: the words are none of ``list``, ``show ID``, ``watch`` and ``close ID``.
     """
-    if not words:
-        return SHOW, None
+    if not words or list(words) in ([LIST], [WATCH]):
+        return words[0] if words else LIST, None
     if len(words) != 2 or words[0] not in (SHOW, CLOSE) or not words[1]:
-        must = "left out, or 'show' or 'close' and the beginning of an incident's id"
+        must = "left out, 'list', 'watch', or 'show' or 'close' and the beginning of an incident's id"
         raise ConfigError("incidents", " ".join(words), must)
     return words[0], words[1]
 
@@ -154,31 +223,9 @@ def close(args: argparse.Namespace, wanted: str, *, is_remote: bool) -> int:
     return 0
 
 
-def fetch(
-    data: Path,
-    address: ClickHouseAddress | None = None,
-    *,
-    everything: bool = False,
-    job_id: str | None = None,
-    id_prefix: str | None = None,
-) -> list[Mapping[str, Any]]:
-    """Return the incidents, newest first: the columns of ``incidents_all``, and when each expires if it is not renewed.
-
-    Args:
-        data: the data folder.
-        address: address of the server to query instead, None: the data folder.
-        everything: whether to include those that have ended.
-        job_id: only this job's, None: all jobs.
-        id_prefix: only those whose ID begins with it, None: all.
-
-    Raises:
-        StoreError: there is no database, or it cannot be read.
-        EngineError: an engine runs and does not answer.
-    """
-    query = incidents_query(everything=everything, job_id=job_id, id_prefix=id_prefix, limit=MAX_SHOWN_COUNT)
-    with database(data, address) as ask:
-        answer = ask(query, "JSONEachRow")
-    return [json.loads(line) for line in answer.splitlines()]
+def fetch(data: Path, address: ClickHouseAddress | None = None, *, everything: bool = False) -> list[Mapping[str, Any]]:
+    """Return the incidents of a data folder or a server, newest first; see ``fetch_wished``."""
+    return fetch_wished(data, address, IncidentWish(everything=everything))
 
 
 def one_of(found: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]:
@@ -194,21 +241,6 @@ def one_of(found: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]
         raise ConfigError("ID", wanted, "an incident's id, or its beginning (tocsin incidents --all lists them)")
     several = ", ".join(str(one["verdict_id"]) for one in found[:_MAX_NAMED_COUNT])
     raise ConfigError("ID", wanted, f"the beginning of one incident's id only; so begin {several}")
-
-
-def known_jobs(data: Path, address: ClickHouseAddress | None) -> list[str]:
-    """Return the names of the jobs that the database or a running engine knows, sorted.
-
-    Raises:
-        StoreError: the database cannot be read.
-        EngineError: an engine runs and does not answer.
-    """
-    with database(data, address) as ask:
-        found = {json.loads(line)["job_id"] for line in ask(_JOBS_QUERY, "JSONEachRow").splitlines()}
-    if address is None:
-        with contextlib.suppress(EngineAbsentError):  # the folder alone tells
-            found |= {job["job_id"] for job in ControlClient(control_socket(data)).call("status")["jobs"]}
-    return sorted(found)
 
 
 def check_job(job_id: str, known: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Rows and sentences: what a human reads of a verdict. No database."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -68,3 +69,12 @@ def test_the_summary_reads_like_a_sentence(changes: dict[str, Any], sentence: st
 def test_evidence_without_text_is_told_from_its_numbers() -> None:
     bare = replace(WAITING, text="", metric="cpu_util_ratio", suspect_value=0.1, peer_value=0.9)
     assert rows.evidence_text(bare) == "cpu_util_ratio at 3.5 times the alarm line of hang: 0.1, its peers 0.9"
+
+
+def test_an_update_says_what_changed_and_who_saw_it() -> None:
+    told = verdict("a", 1, witnesses=(Witness("n1", WitnessKind.PEERS_WAIT),))
+    row = rows.update_row(told)
+    assert (row["update_number"], row["state"], row["reason"]) == (1, "open", "process_stopped_peers_wait")
+    assert (row["machine"], row["action"], row["witnesses"]) == ("n3", "restart", ["n1:peers_wait"])
+    assert row["evidence"] == "7 peers wait in all_reduce #41 of group dp0"
+    assert row["evidence_ids"] == [json.loads(str(rows.incident_row(told, 0)["evidence_json"]))[0]["id"]]

@@ -290,3 +290,21 @@ def test_what_was_dropped_is_made_again_and_the_rest_stays(store: SqlStore, capl
     assert ask(store, "SELECT count() AS n FROM tocsin.host_health") == [{"n": 0}]
     assert store.migrate() == len(migrations())
     assert len(caplog.records) == 1
+
+
+# --- history -------------------------------------------------------------------------------------
+
+
+def test_the_history_keeps_each_update_once_and_no_renewal(store: SqlStore) -> None:
+    opened, confirmed = verdict("hist"), verdict("hist", 1, state=VerdictState.CONFIRMED)
+    renewed = verdict("hist", 2, state=VerdictState.CONFIRMED, reason="still_true")
+    store.write_verdicts([opened, confirmed])
+    store.write_verdicts([confirmed, renewed])
+    query = (
+        "SELECT update_number, state, reason FROM tocsin.incident_updates FINAL WHERE verdict_id = 'hist' ORDER BY 1"
+    )
+    told = [(row["update_number"], row["state"]) for row in ask(store, query)]
+    assert told == [(0, "open"), (1, "confirmed")]
+
+    assert store.expire_overdue(renewed.expires_ns + 1, ["hist"]) == ("hist",)
+    assert list(ask(store, query)[-1].values()) == [3, "expired", "engine_restarted"]

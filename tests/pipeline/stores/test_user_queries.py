@@ -16,6 +16,7 @@ from tests.pipeline.stores.hostile import hostile
 from tests.pipeline.stores.samples import verdict
 from tocsin.pipeline.stores import user_queries
 from tocsin.pipeline.stores.chdb_store import ChdbBackend
+from tocsin.pipeline.stores.incident_queries import incidents_query, is_incidents_query
 from tocsin.pipeline.stores.native_blocks import encode_native
 from tocsin.pipeline.stores.shown import encoded, encoded_columns
 from tocsin.pipeline.stores.sql_store import SqlStore
@@ -24,8 +25,6 @@ from tocsin.pipeline.stores.user_queries import (
     HARMLESS_TABLE_FUNCTIONS,
     LIMITS,
     QuerySlots,
-    incidents_query,
-    is_incidents_query,
 )
 from tocsin.schemas.errors import StoreAwayError, StoreError
 

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
 from tocsin.pipeline.runtime.embedded.listener.connection import Connection
-from tocsin.pipeline.stores.user_queries import incidents_query
+from tocsin.pipeline.stores.incident_queries import IncidentFilter, incidents_query, page_queries
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import IdentityError, TocsinError
 from tocsin.schemas.reasons import IdentityRefusal
+from tocsin.schemas.verdicts import FaultKind, VerdictState
 
 MAX_ANSWER_BYTES: Final = 15 << 20
 """Maximum size of an answer; a message of this protocol has at most 16 MiB."""
@@ -118,7 +119,7 @@ class ReaderService:
 def incidents_answerer(query: Callable[[str, str], bytes]) -> Answerer:
     """Return the answerer of ``incidents``.
 
-    Question with ``everything``, ``job_id`` and ``id_prefix``, answer ``rows``.
+    Question with ``everything``, ``job_id``, ``id_prefix`` and the fields of ``IncidentFilter``, answer ``rows``.
 
     Args:
         query: ``Store.query`` of the engine's store.
@@ -128,11 +129,45 @@ def incidents_answerer(query: Callable[[str, str], bytes]) -> Answerer:
         job_id, id_prefix = question.get("job_id"), question.get("id_prefix")
         if not all(one is None or isinstance(one, str) for one in (job_id, id_prefix)):
             raise EngineRefusedError('incidents takes "job_id" and "id_prefix" as text', "bad_request")
-        everything = question.get("everything") is True
-        sql = incidents_query(everything=everything, job_id=job_id, id_prefix=id_prefix, limit=MAX_SHOWN_COUNT)
+        everything, wanted = question.get("everything") is True, _filter_of(question)
+        named: dict[str, str | None] = {"job_id": job_id, "id_prefix": id_prefix}
+        sql = incidents_query(everything=everything, **named, limit=MAX_SHOWN_COUNT, wanted=wanted)
         return {"rows": _rows(query(sql, "JSONEachRow"))}
 
     return answer
+
+
+def page_answerer(query: Callable[[str, str], bytes]) -> Answerer:
+    """Return the answerer of ``incident_page``: question with ``id``, a whole id; answer the rows of each of its parts.
+
+    Args:
+        query: ``Store.query`` of the engine's store.
+    """
+
+    def answer(question: Message) -> Message:
+        verdict_id = question.get("id")
+        if not isinstance(verdict_id, str):
+            raise EngineRefusedError('incident_page needs "id" as text', "bad_request")
+        return {name: _rows(query(sql, "JSONEachRow")) for name, sql in page_queries(verdict_id).items()}
+
+    return answer
+
+
+def _filter_of(question: Message) -> IncidentFilter:
+    """Return the filter that a question holds; raise ``EngineRefusedError`` if a field has a wrong value."""
+    host, fault, state = question.get("host"), question.get("fault"), question.get("state")
+    numbers = [question.get(name) or 0 for name in ("since_ns", "written_within_seconds")]
+    if not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in numbers):
+        text = 'incidents takes "since_ns" and "written_within_seconds" as whole numbers'
+        raise EngineRefusedError(text, "bad_request")
+    if host is not None and not isinstance(host, str):
+        raise EngineRefusedError('incidents takes "host" as text', "bad_request")
+    try:
+        fault = None if fault is None else FaultKind(fault)
+        state = None if state is None else VerdictState(state)
+    except ValueError as error:
+        raise EngineRefusedError(f"incidents: {error}", "bad_request") from error
+    return IncidentFilter(host, fault, state, *numbers)
 
 
 def jobs_answerer(query: Callable[[str, str], bytes], heard: Callable[[], set[str]]) -> Answerer:
