@@ -10,7 +10,7 @@ from tocsin.schemas import events
 from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, Event, EventSource, JobKey, Severity
+from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, Event, EventSource, HostStatus, JobKey, Severity
 from tocsin.schemas.verdicts import (
     ActionKind,
     Component,
@@ -250,6 +250,20 @@ class TestCollectorsThatHang:
         assert (named(found), found.cause) == ([], "monitoring_fault")
         fleet.mute.clear()
         fleet.run(60.0)
+        assert fleet.lines[-1].state is VerdictState.RESOLVED
+
+    def test_a_collector_that_begins_to_fail_everywhere_is_monitoring(self) -> None:
+        fleet = Fleet()
+        for works in (True, False, True):
+            for row, host in enumerate(fleet.hosts[:60]):
+                # one source never worked anywhere: a host without such hardware is no fault
+                told = {"nvml": {"ok": works or row >= 50}, "rdma": {"ok": False}}
+                key = JobKey("c", IDLE_JOB_ID)
+                fleet.view.on_status(HostStatus(key, host, fleet.now_ns, 0, 0, (), False, 0, 0, told), fleet.now_ns)
+            fleet.at(fleet.seconds + 5.0)
+        [found] = fleet.opened()
+        assert (named(found), found.cause) == ([], "monitoring_fault")
+        assert "collector:nvml" in found.evidence[0].text
         assert fleet.lines[-1].state is VerdictState.RESOLVED
 
     def test_silence_while_the_engine_was_away_means_nothing(self) -> None:

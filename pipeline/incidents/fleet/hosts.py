@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
@@ -16,6 +16,7 @@ _BUSY_NS = 60 * NS_PER_SECOND
 _AWAY_NS = 60 * NS_PER_SECOND
 """A gap between two ticks from which the engine was away, and heard nobody."""
 _MAX_WORKS = 1000
+_MAX_COLLECTORS = 32
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class _FleetHost:
     busy_ns: int = 0
     leaf: str = ""
     has_left: bool = False
+    worked: list[str] = field(default_factory=list)
+    """Collectors that worked at least once."""
 
 
 class FleetHosts:
@@ -57,6 +60,19 @@ class FleetHosts:
             if ts_ns - known.busy_ns > _BUSY_NS:
                 known.busy_since_ns = ts_ns
             known.busy_ns = max(known.busy_ns, ts_ns)
+
+    def collectors(self, host: str, told: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """Return which collectors of a host worked before and fail now, and which work.
+
+        Args:
+            host: a host that was heard.
+            told: ``HostStatus.collectors``.
+        """
+        known = self._all[host]
+        well = [name for name, state in told.items() if isinstance(state, Mapping) and state.get("ok") is True]
+        failed = [name for name in told if name in known.worked and name not in well]
+        known.worked = sorted({*known.worked, *well})[:_MAX_COLLECTORS]
+        return failed, well
 
     def left(self, host: str) -> None:
         """Note that a host's agent stopped in order: its silence means nothing."""

@@ -16,7 +16,7 @@ from tocsin.schemas import events as names
 from tocsin.schemas.hardware import HARDWARE_EVENTS, cause_of_event
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, Event
+from tocsin.schemas.records import IDLE_JOB_ID, Event, HostStatus
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, FaultKind, Verdict, VerdictState
 
 _PART: Final = "fleet"
@@ -110,6 +110,15 @@ class FleetView:
                 self._floods.saw(signal.name, signal.cause, signal.host, signal.ts_ns, now_ns)
                 if event.job.job_id == IDLE_JOB_ID:
                     self._on_idle(signal, now_ns)
+
+    def on_status(self, status: HostStatus, now_ns: int) -> None:
+        """Take an agent's heartbeat: its host is there, and some of its collectors may have begun to fail."""
+        self.hosts.heard(status.host, status.job.job_id, status.ts_ns)
+        failed, well = self.hosts.collectors(status.host, status.collectors)
+        for name in failed:
+            self._floods.saw(f"collector:{name}", "monitoring_fault", status.host, status.ts_ns, now_ns)
+        for name in well:
+            self._floods.unsaw(f"collector:{name}", status.host)
 
     def on_maintenance(self, work: Maintenance) -> None:
         """Take planned work on a host or a leaf."""

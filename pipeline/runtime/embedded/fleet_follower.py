@@ -106,7 +106,7 @@ class FleetFollower:
         told: list[Event] = []
         for record in bundle.fast.records:
             if isinstance(record, HostStatus):
-                view.hosts.heard(record.host, record.job.job_id, record.ts_ns)
+                view.on_status(record, now_ns)
             elif isinstance(record, Topology):
                 for place in record.places:
                     view.hosts.place(place.host, place.leaf)

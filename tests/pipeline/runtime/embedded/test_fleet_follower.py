@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.pipeline.runtime.embedded.restarts import Life, wait_written
+from tests.pipeline.runtime.embedded.restarts import Life
+from tests.pipeline.waiting import until
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
 from tocsin.pipeline.runtime.embedded.fleet_follower import FILE_NAME, FleetFollower, attach_fleet
 from tocsin.schemas import events
@@ -39,7 +40,7 @@ class FleetLife(Life):
 def test_an_idle_host_that_loses_a_gpu_is_an_incident_of_its_own(tmp_path: Path) -> None:
     life = FleetLife(tmp_path)
     life.run(20, lambda second: life.xid_79(10, second))
-    wait_written([life])
+    until(lambda: bool(life.incidents()))
 
     [found] = life.incidents().values()
     assert [one.component.name for one in found.suspects] == ["spare"]
@@ -52,11 +53,12 @@ def test_an_idle_host_that_loses_a_gpu_is_an_incident_of_its_own(tmp_path: Path)
 def test_what_an_idle_host_said_is_known_after_a_kill_and_told_once(tmp_path: Path) -> None:
     life = FleetLife(tmp_path)
     life.run(20, lambda second: life.xid_79(16, second))
+    until(lambda: bool(life.incidents()))
     before = life.incidents()
     life.kill()
     life.start()
     life.run(10)
-    wait_written([life])
+    until(lambda: bool(life.incidents()))
 
     assert life.incidents() == before != {}
     assert [one.update for one in life.incidents().values()] == [0]
@@ -72,7 +74,7 @@ def test_a_report_that_is_in_the_journal_only_opens_after_the_restart(tmp_path: 
     life.kill()
     life.start()
     life.run(5)
-    wait_written([life])
+    until(lambda: bool(life.incidents()))
 
     assert [one.cause for one in life.incidents().values()] == ["gpu_card_drop"]
     life.end()
