@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tocsin.pipeline.incidents.fleet.config import DAY_NS, FleetConfig
 from tocsin.pipeline.incidents.fleet.view import FleetView
@@ -325,6 +326,41 @@ class TestComplaint11ReturnsTooEarly:
         fleet.verdict("n005", 79, "j3", check=True)
         fleet.at(fleet.seconds + 1.0)
         assert [one.reason for one in fleet.opened()] == ["repeat_offender"]
+
+
+class TestStatesOfIdleHosts:
+    def test_a_link_that_comes_back_is_no_incident(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.IB_PORT, port="mlx5_0/1", state="down")
+        fleet.run(300.0)
+        fleet.event("n005", events.IB_PORT, port="mlx5_0/1", state="active")
+        fleet.run(HOUR)
+        assert fleet.lines == []
+
+    def test_a_link_that_stays_down_is_one_until_it_is_back(self) -> None:
+        fleet = Fleet()
+        for link in (3, 4):
+            fleet.event("n005", events.NVLINK_ERROR, link=link, state="down")
+        fleet.restart()
+        fleet.run(HOUR / 2)
+        [found] = fleet.opened()
+        assert (named(found), found.cause, found.reason) == (["n005"], "nvlink_error", "lasting_signal_when_idle")
+        fleet.event("n005", events.NVLINK_ERROR, link=3, state="up")
+        fleet.run(60.0)
+        assert len(fleet.view.live) == 1
+        fleet.event("n005", events.NVLINK_ERROR, link=4, state="up")
+        fleet.run(60.0)
+        assert fleet.lines[-1].reason == "host_says_well"
+
+
+def test_programs_that_fail_everywhere_are_no_incident_of_the_fleet() -> None:
+    fleet, one = Fleet(), Fleet().verdict("n000", 13)
+    for host in fleet.hosts[:60]:
+        suspects = (Suspect(Component(ComponentKind.HOST, host)),)
+        told = replace(one, verdict_id=host, cause="process_exit", suspects=suspects, evidence=())
+        fleet.view.on_verdicts([told], fleet.now_ns)
+    fleet.run(HOUR)
+    assert fleet.lines == []
 
 
 class TestComplaint12StickyState:

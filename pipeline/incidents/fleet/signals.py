@@ -18,6 +18,9 @@ LINK_SIGNALS: Final = frozenset({events.IB_PORT, events.NET_LINK})
 """Signals that all hosts behind a switch give when the switch fails."""
 _OFF_THE_BUS: Final = "RESTART_BM"
 """The catalogue's immediate action for what only a reboot ends."""
+_STATES: Final = frozenset({events.IB_PORT, events.NVLINK_ERROR, events.GPU_RECOVERY})
+"""Events that are sent when a state changes: a fault stands until the part is reported as well."""
+_PART_KEYS: Final = ("uuid", "pci", "port", "device", "link")
 _APPLICATION_XIDS: Final = frozenset({94})
 """Codes that accuse in a job and not on an idle host: the catalogue asks to restart the application, no more."""
 _XID_TEXT: Final = re.compile(r"\bXID (\d{1,5})\b")
@@ -37,6 +40,8 @@ class Signal:
         text: one sentence for people.
         is_certain: whether one report is enough, because the fault does not pass by itself.
         accuses: whether it may accuse a machine by itself.
+        part: the part, as far as the report names one.
+        stands: whether it holds until the part is reported as well, and is not repeated meanwhile.
     """
 
     host: str
@@ -47,6 +52,8 @@ class Signal:
     text: str
     is_certain: bool
     accuses: bool
+    part: str = ""
+    stands: bool = False
 
 
 def signal_of(event: Event) -> Signal | None:
@@ -57,9 +64,17 @@ def signal_of(event: Event) -> Signal | None:
     name, code = event.name, event.payload.get("code")
     if name in (events.XID, events.SXID):
         name = f"{name}:{code}"
-    accuses = meaning.fault == "fail_stop" and not (event.name == events.XID and code in _APPLICATION_XIDS)
+    stops = meaning.fault == "fail_stop" or meaning.cause == "nvlink_error"
+    accuses = stops and not (event.name == events.XID and code in _APPLICATION_XIDS)
     is_certain = accuses and _is_certain(event.name, event.payload)
-    return Signal(event.host, name, meaning.cause, meaning.fault, event.ts_ns, meaning.text, is_certain, accuses)
+    stands = event.name in _STATES and (event.name == events.GPU_RECOVERY or "state" in event.payload)
+    seen = event.host, name, meaning.cause, meaning.fault, event.ts_ns, meaning.text
+    return Signal(*seen, is_certain, accuses, part_name(event), stands)
+
+
+def part_name(event: Event) -> str:
+    """Return the part that an event is about, as a text; "": it names none."""
+    return " ".join(f"{key}={event.payload[key]}"[:100] for key in _PART_KEYS if key in event.payload)
 
 
 def is_old(event: Event, now_ns: int, oldest_ns: int) -> bool:

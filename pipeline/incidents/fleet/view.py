@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
@@ -11,8 +12,16 @@ from tocsin.pipeline.incidents.fleet.config import FleetConfig, FleetReason
 from tocsin.pipeline.incidents.fleet.floods import Floods
 from tocsin.pipeline.incidents.fleet.hosts import FleetHosts
 from tocsin.pipeline.incidents.fleet.offenders import Offenders
-from tocsin.pipeline.incidents.fleet.signals import Signal, is_old, rests_on_own_word, signal_name_of, signal_of
+from tocsin.pipeline.incidents.fleet.signals import (
+    Signal,
+    is_old,
+    part_name,
+    rests_on_own_word,
+    signal_name_of,
+    signal_of,
+)
 from tocsin.schemas import events as names
+from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.hardware import HARDWARE_EVENTS, cause_of_event
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.reasons import Reason
@@ -54,6 +63,8 @@ class FleetView:
         self._offenders = Offenders(config)
         self._samples: dict[tuple[str, str], list[int]] = {}
         """Host and signal -> times of consecutive samples of an idle host."""
+        self._standing: dict[tuple[str, str, str], Signal] = {}
+        """Host, signal and part -> a state of an idle host that was not taken back."""
         self._closed_ns: dict[str, int] = {}
         """Key -> when its incident was closed: what was reported before opens it no more."""
 
@@ -82,6 +93,9 @@ class FleetView:
             if not is_live or not suspects or verdict.reason == Reason.CANARY.value:
                 self._floods.forget_member(verdict.verdict_id)
                 continue
+            cause = CAUSES.get(verdict.cause)
+            if cause is None or cause.blames != "machine":
+                continue  # programs fail everywhere, every day: that is nothing that machines share
             name = signal_name_of(verdict)
             for host in suspects:
                 self._floods.saw(name, verdict.cause, host, verdict.onset_ns, now_ns)
@@ -147,6 +161,7 @@ class FleetView:
         self.hosts.on_time(now_ns)
         self._now_ns = now_ns
         self._floods.look(now_ns)
+        self._look_at_standing(now_ns)
         self._cover_own(now_ns)
         self._age(now_ns)
         self._tell_offenders(now_ns)
@@ -174,6 +189,10 @@ class FleetView:
         key = f"host/{signal.host}/{signal.name}"
         if not signal.accuses or key in self._book.live or signal.ts_ns <= self._closed_ns.get(key, 0):
             return
+        if signal.stands:
+            self._standing.setdefault((signal.host, signal.name, signal.part), signal)
+            while len(self._standing) > self._config.max_hosts_count:
+                del self._standing[next(iter(self._standing))]
         times = self._samples.pop((signal.host, signal.name), [])
         if times and signal.ts_ns - times[-1] > self._config.sample_gap_ns:
             times = []
@@ -183,8 +202,24 @@ class FleetView:
         while len(self._samples) > self._config.max_hosts_count:
             del self._samples[next(iter(self._samples))]
         lasted = len(times) >= self._config.sample_count and times[-1] - times[0] >= self._config.lasting_ns
-        if not signal.is_certain and not lasted:
+        if signal.is_certain or lasted:
+            self._open_of_host(signal, times[0], now_ns)
+
+    def _look_at_standing(self, now_ns: int) -> None:
+        """Open an incident for each state of an idle host that has stood for long."""
+        for (host, name, _), signal in list(self._standing.items()):
+            key = f"host/{host}/{name}"
+            if now_ns - signal.ts_ns < self._config.sample_gap_ns or key in self._book.live:
+                continue
+            if signal.ts_ns > self._closed_ns.get(key, 0) and not self.hosts.is_busy(host, now_ns):
+                self._open_of_host(signal, signal.ts_ns, now_ns)
+
+    def _open_of_host(self, signal: Signal, onset_ns: int, now_ns: int) -> None:
+        """Open the incident of an idle host, unless very many stand."""
+        if len(self._book.live) >= self._config.max_covered_count:
+            self._count("too_many_incidents")
             return
+        key = f"host/{signal.host}/{signal.name}"
         reason = FleetReason.CERTAIN_SIGNAL if signal.is_certain else FleetReason.LASTING_SIGNAL
         works = self.hosts.work_on(signal.host, now_ns)
         texts = [f"{signal.host}: {signal.text}; it runs no job"]
@@ -195,7 +230,7 @@ class FleetView:
             IDLE_JOB_ID,
             fault,
             signal.cause,
-            times[0],
+            onset_ns,
             reason,
             action,
             tuple(texts),
@@ -208,6 +243,9 @@ class FleetView:
     def _well(self, event: Event, now_ns: int) -> None:
         """Close the incidents of a part that is reported as well."""
         if event.payload.get("code") is None and cause_of_event(event) is None:
+            self._standing.pop((event.host, event.name, part_name(event)), None)
+            if any((host, name) == (event.host, event.name) for host, name, _ in self._standing):
+                return  # another part of it is not well
             self._floods.unsaw(event.name, event.host)
             key = f"host/{event.host}/{event.name}"
             if key in self._book.live and event.ts_ns > self._book.live[key].onset_ns:
@@ -285,6 +323,7 @@ class FleetView:
             "floods": self._floods.to_state(),
             "offenders": self._offenders.to_state(),
             "samples": [[host, name, times] for (host, name), times in self._samples.items()],
+            "standing": [asdict(signal) for signal in self._standing.values()],
             "closed_ns": list(self._closed_ns.items()),
             "counters": self.counters,
         }
@@ -304,5 +343,7 @@ class FleetView:
         self._floods.load_state(state["floods"])
         self._offenders.load_state(state["offenders"])
         self._samples = {(host, name): list(times) for host, name, times in state["samples"]}
+        standing = [Signal(**fields) for fields in state["standing"]]
+        self._standing = {(one.host, one.name, one.part): one for one in standing}
         self._closed_ns = dict(map(tuple, state["closed_ns"]))
         self.counters = dict(state["counters"])
