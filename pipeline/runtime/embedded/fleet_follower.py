@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ _LOG = logging.getLogger("tocsin.fleet")
 FILE_NAME: Final = "fleet-state"
 _KEEP_NS: Final = 600 * NS_PER_SECOND
 """Distance of two writes of the fleet's own file."""
+_MAX_NOTES: Final = 10_000
 _TAKEN: Final = frozenset({*HARDWARE_EVENTS, events.AGENT, events.INCIDENT_CLOSE})
 
 
@@ -57,6 +59,7 @@ class FleetFollower:
         self._is_loaded = False
         self._kept_ns = 0
         self._bundles: list[SliceBundle] = []
+        self._notes: deque[Feedback | Maintenance] = deque(maxlen=_MAX_NOTES)
         self.views: dict[str, FleetView] = {}
 
     def tap(self, bundle: SliceBundle) -> None:
@@ -64,25 +67,29 @@ class FleetFollower:
         if bundle.fast.records:
             self._bundles.append(bundle)
 
+    def live(self) -> list[Verdict]:
+        """Return the fleet's own verdicts that stand."""
+        return [one for view in list(self.views.values()) for one in view.live]
+
     def covering(self, cluster: str, verdict_id: str) -> str:
         """Return the id of the fleet incident that stands for a verdict, "": none does."""
         view = self.views.get(cluster)
         return "" if view is None else view.covering(verdict_id)
 
-    def on_feedback(self, said: Feedback, now_ns: int) -> None:
-        """Take a person's judgement of a verdict."""
-        self._load()
-        self._view(said.cluster).on_feedback(said, now_ns)
-
-    def on_maintenance(self, work: Maintenance) -> None:
-        """Take planned work."""
-        self._load()
-        self._view(work.cluster).on_maintenance(work)
+    def take_note(self, note: Feedback | Maintenance) -> None:
+        """Take a person's judgement of a verdict, or planned work, from any thread; it counts from the next tick."""
+        self._notes.append(note)
 
     def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> Sequence[Verdict]:
         """Take the lines and records of one tick; return the fleet's own lines."""
         self._load()
         bundles, self._bundles = self._bundles, []
+        while self._notes:
+            note = self._notes.popleft()
+            if isinstance(note, Feedback):
+                self._view(note.cluster).on_feedback(note, now_ns)
+            else:
+                self._view(note.cluster).on_maintenance(note)
         for bundle in bundles:
             self._take(self._view(bundle.job.cluster), bundle, now_ns)
         for cluster in sorted({one.job.cluster for one in verdicts}):
@@ -205,5 +212,6 @@ def attach_fleet(service: EngineService, folder: Path, config: FleetConfig | Non
     """
     follower = FleetFollower(config or FleetConfig(), folder / FILE_NAME)
     service.engine.taps.append(follower.tap)
+    service.engine.more_live.append(follower.live)
     service.attach(follower)
     return follower

@@ -9,7 +9,10 @@ from tests.pipeline.waiting import until
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
 from tocsin.pipeline.runtime.embedded.fleet_follower import FILE_NAME, FleetFollower, attach_fleet
 from tocsin.schemas import events
+from tocsin.schemas.job_key import FLEET_JOB_ID
+from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.records import IDLE_JOB_ID, Event, EventSource, HostStatus, JobKey, Severity
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, VerdictState
 from tocsin.schemas.wire.codec import encode
 
 IDLE = JobKey("test", IDLE_JOB_ID)
@@ -47,6 +50,42 @@ def test_an_idle_host_that_loses_a_gpu_is_an_incident_of_its_own(tmp_path: Path)
     assert (found.job.job_id, found.cause) == (IDLE_JOB_ID, "gpu_card_drop")
     [fleet] = life.client.call("status")["fleet"]["clusters"]
     assert (fleet["hosts_known"], fleet["hosts_idle"], fleet["host_incidents"]) == (9, 1, 1)
+    life.end()
+
+
+def test_a_person_s_no_takes_it_back_and_planned_work_proposes_nothing(tmp_path: Path) -> None:
+    life = FleetLife(tmp_path)
+    life.run(20, lambda second: life.xid_79(10, second))
+    [found] = life.fleet.views["test"].live
+    now_ns = life.job.now_ns
+    life.fleet.take_note(Feedback("test", found.verdict_id, False, "it was reseated", "uid:1", now_ns))
+    spare = Component(ComponentKind.HOST, "spare")
+    life.fleet.take_note(Maintenance("0" * 16, "test", spare, now_ns, 2 * now_ns, "a new GPU", "uid:1", now_ns))
+    life.run(2)
+    assert not life.fleet.views["test"].live
+    life.say(events.GPU_LOST)
+    life.run(5)
+    assert [one.action for one in life.fleet.views["test"].live] == [ActionKind.NONE]
+    until(lambda: len(life.incidents()) == 2)
+    assert life.incidents()[found.verdict_id].state is VerdictState.CANCELLED
+    life.end()
+
+
+def test_incidents_of_idle_hosts_and_of_the_fleet_are_closed_as_all_others(tmp_path: Path) -> None:
+    life = FleetLife(tmp_path)
+    life.run(12)
+    for row in range(8):
+        told = Event(IDLE, f"spare{row}", life.job.now_ns, -1, EventSource.KERNEL, events.GPU_LOST, Severity.FATAL, {})
+        life.service.engine.take(encode(told))
+    life.run(5)
+    standing = {one.job.job_id: one for one in life.fleet.views["test"].live}
+    assert set(standing) == {IDLE_JOB_ID, FLEET_JOB_ID}
+    for one in standing.values():
+        assert life.client.call("incident_close", id=one.verdict_id, note="known")["verdict_id"] == one.verdict_id
+    life.run(5)
+    still = {one.verdict_id for one in life.fleet.views["test"].live}
+    assert not still & {one.verdict_id for one in standing.values()}
+    assert {job.job_id for job in life.service.engine.jobs()} == {"job", IDLE_JOB_ID}
     life.end()
 
 
