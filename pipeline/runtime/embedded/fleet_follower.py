@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.core.slices import SliceBundle
@@ -30,6 +31,7 @@ _LOG = logging.getLogger("tocsin.fleet")
 FILE_NAME: Final = "fleet-state"
 _KEEP_NS: Final = 600 * NS_PER_SECOND
 """Distance of two writes of the fleet's own file."""
+_FILE_PART: Final = "views"
 _MAX_NOTES: Final = 10_000
 _TAKEN: Final = frozenset({*HARDWARE_EVENTS, events.AGENT, events.INCIDENT_CLOSE})
 
@@ -131,7 +133,8 @@ class FleetFollower:
         if self._path is None or not self._path.exists():
             return
         try:
-            self._restore({"views": self._path.read_bytes()})
+            pairs = unpack_state({_FILE_PART: self._path.read_bytes()}, _FILE_PART)
+            self._restore({name: text.encode("latin-1") for name, text in pairs})
         except (OSError, SnapshotError) as error:
             _LOG.error("the fleet's file cannot be used: it begins anew", extra={"error": str(error)})
             self.views = {}
@@ -142,7 +145,8 @@ class FleetFollower:
             return
         try:
             fresh = self._path.with_name(f"{self._path.name}.new")
-            write_private(fresh, self.snapshot()["views"])
+            pairs = [[name, data.decode("latin-1")] for name, data in self.snapshot().items()]
+            write_private(fresh, pack_state(pairs))
             fresh.replace(self._path)
         except OSError as error:
             _LOG.error("the fleet's file cannot be written", extra={"error": str(error)})
@@ -183,22 +187,21 @@ class FleetFollower:
         return {}
 
     def snapshot(self) -> dict[str, bytes]:
-        """Return the state of all views as one part."""
-        state = [[cluster, view.snapshot()["fleet"].decode("latin-1")] for cluster, view in sorted(self.views.items())]
-        return {"views": pack_state(state)}
+        """Return the state as one part for each cluster."""
+        return {quote(cluster, safe=""): view.snapshot()["fleet"] for cluster, view in sorted(self.views.items())}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Replace the state by a snapshot's; without one the fleet's own file is read at the next tick."""
         self._bundles, self.views, self._is_loaded = [], {}, bool(parts)
-        if parts:
-            self._restore(parts)
+        self._restore(parts)
 
     def _restore(self, parts: Mapping[str, bytes]) -> None:
         """Replace all views by those of a snapshot or file."""
         views = {}
-        for cluster, text in unpack_state(parts, "views"):
-            views[cluster] = FleetView(self._config, cluster)
-            views[cluster].restore({"fleet": text.encode("latin-1")})
+        for name, data in parts.items():
+            view = FleetView(self._config, unquote(name))
+            view.restore({"fleet": data})
+            views[view.cluster] = view
         self.views = views
 
 
