@@ -67,6 +67,19 @@ CAUSES: dict[str, Cause] = {
         Cause("shared_service", "nobody", _A.NOTIFY, "all ranks wait for the same service (storage, loader, registry)"),
         Cause("software_jitter", "nobody", _A.NOTIFY, "changing ranks pause (garbage collection, allocator)"),
         Cause("workload_change", "nobody", _A.NONE, "all ranks changed together"),
+        Cause(
+            "common_driver", "nobody", _A.NOTIFY, "many machines report the same GPU error: rather driver than parts"
+        ),
+        Cause(
+            "common_component", "nobody", _A.NOTIFY, "many machines report the same: what they share is to be checked"
+        ),
+        Cause("planned_work", "nobody", _A.NOTIFY, "many machines report the same while work on them is planned"),
+        Cause(
+            "monitoring_fault",
+            "nobody",
+            _A.NOTIFY,
+            "many machines' monitoring failed together: nothing is known of them",
+        ),
         Cause("unknown", "machine", _A.DRAIN, "the evidence names who, not why"),
     )
 }

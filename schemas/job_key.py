@@ -23,6 +23,9 @@ class JobKey:
 IDLE_JOB_ID = "idle"
 """Job id of a host that runs no job; its records are stored and not judged."""
 
+FLEET_JOB_ID = "fleet"
+"""Job id on verdicts about many hosts of a cluster; no record carries it."""
+
 LONE_RANK_PREFIX = "rank:"
 """Beginning of the substitute host name of a rank whose host is unknown."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.incidents.closing import close_event
 from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, EngineRefusedError, Handler, Message
 from tocsin.schemas.errors import ClockAheadError, SchemaError
+from tocsin.schemas.job_key import FLEET_JOB_ID, IDLE_JOB_ID
 from tocsin.schemas.records import Record
 from tocsin.schemas.verdicts import Verdict
 
@@ -40,7 +42,9 @@ def close_handler(
             raise EngineRefusedError(f"a note has at most {MAX_NOTE_CHARACTERS} characters", "bad_request")
         verdict = _one_of(live(), _text(request, "id"))
         try:
-            taken = take(close_event(verdict.job, verdict.verdict_id, note, actor, now_ns()))
+            # the fleet is no job: its incidents are closed among the records of hosts without one
+            job = replace(verdict.job, job_id=IDLE_JOB_ID) if verdict.job.job_id == FLEET_JOB_ID else verdict.job
+            taken = take(close_event(job, verdict.verdict_id, note, actor, now_ns()))
         except (SchemaError, ClockAheadError) as error:
             raise EngineRefusedError(str(error), error.reason) from error
         if taken is not RecordOutcome.OK:

@@ -66,6 +66,7 @@ class EmbeddedEngine(EngineSnapshots):
         failures: the last jobs whose operators raised.
         counters: numbers of records by their outcome, and of other occurrences.
         taps: called with each turn after the operators, without refused records: recorders.
+        more_live: each returns verdicts that stand and that no job's operators hold, such as the fleet's.
         host_times: how the hosts' clocks relate to the engine's.
         late_by_host: numbers of late records by job and host.
         verdicts_by_reason: numbers of verdict lines by state and reason.
@@ -99,6 +100,7 @@ class EmbeddedEngine(EngineSnapshots):
         self.counters: Counter[str] = Counter()
         self._observers = Observers(config.history, self.counters)
         self.taps: list[Callable[[SliceBundle], None]] = []
+        self.more_live: list[Callable[[], Sequence[Verdict]]] = []
         self.host_times = HostTimes()
         self.late_by_host: Counter[tuple[JobKey, str]] = Counter()
         self.verdicts_by_reason: Counter[tuple[str, str]] = Counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tocsin.pipeline.core.slices import SliceBuffer
@@ -25,11 +26,13 @@ class EngineQueries:
         models: announced models.
         counters: numbers of records by their outcome, and of other occurrences.
         late_by_host: numbers of late records by job and host.
+        more_live: each returns verdicts that stand and that no job's operators hold.
     """
 
     models: ModelSchedule
     counters: Counter[str]
     late_by_host: Counter[tuple[JobKey, str]]
+    more_live: list[Callable[[], Sequence[Verdict]]]
     _buffer: SliceBuffer
     _jobs: JobAttempts
     _observers: Observers
@@ -47,9 +50,10 @@ class EngineQueries:
         return pipeline is not None and bool(pipeline.decide.live)
 
     def live_verdicts(self) -> list[Verdict]:
-        """Return the verdicts of all jobs that are open or confirmed."""
+        """Return the verdicts of all jobs, and of the fleet, that are open or confirmed."""
         with self._lock:
-            return [one for pipeline in self._jobs.pipelines.values() for one in pipeline.decide.live]
+            of_jobs = [one for pipeline in self._jobs.pipelines.values() for one in pipeline.decide.live]
+        return [*of_jobs, *(one for more in self.more_live for one in more())]
 
     def open_incidents(self) -> Counter[tuple[FaultKind, VerdictState]]:
         """Return how many incidents of all jobs are open, by fault and state."""

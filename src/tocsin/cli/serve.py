@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     # chDB and numpy take half a second to import: only this command pays.
     from tocsin.pipeline.recording.live import RecordingManager
+    from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
     from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
     from tocsin.pipeline.runtime.embedded.service import EngineService
@@ -109,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         service = EngineService(_service_config(args, folder, server), store, writer=writer)
         service.attach_recordings(RecordingManager(service.engine))
+        attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
         with local_token(gate, service.server.address):
             words = _serve_until_told(service, args.metrics_listen, str(address or folder))
     finally:

@@ -72,10 +72,12 @@ def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
             fresh = [
                 name for name, facts in job["hosts"].items() if facts["last_seen_seconds"] <= _METRIC_SLICE_SECONDS
             ]
-            print(f"idle      {len(fresh)} hosts without a job: watched, never judged")
+            print(f"idle      {len(fresh)} hosts without a job: judged by the events of their own hardware alone")
             continue
         for line in describe(job, answer["connected_hosts"]):
             print(plain(line))
+    for fleet in answer.get("fleet", {}).get("clusters", ()):
+        print(plain(_fleet_line(fleet)))
     _print_models(answer)
     for letter in answer["dead_letters"]:
         print(plain(f"dead letter from {letter['host'] or '?'}: {letter['reason']}: {letter['message']}"))
@@ -100,6 +102,15 @@ def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
         yield f"engine    {seconds:.0f} s ago: {text}"
     if answer["letters_dropped"]:
         yield f"engine    {answer['letters_dropped']} dead letters and late records were not kept: too many"
+
+
+def _fleet_line(fleet: dict[str, Any]) -> str:
+    """Return the line about the hosts of one cluster over all its jobs."""
+    return (
+        f"fleet     {fleet['cluster']}: {fleet['hosts_known']} hosts known, {fleet['hosts_idle']} idle, "
+        f"{fleet['host_incidents']} incidents of idle hosts, {fleet['fleet_incidents']} of the fleet (they stand for "
+        f"{fleet['covered_verdicts']} others), {fleet['repeat_offenders']} repeat offenders"
+    )
 
 
 def _print_models(answer: dict[str, Any]) -> None:

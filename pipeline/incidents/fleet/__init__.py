@@ -1,0 +1,1 @@
+"""The fleet view: faults of idle machines, faults that many machines share, and machines that fail again."""

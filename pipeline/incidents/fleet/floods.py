@@ -1,0 +1,214 @@
+"""Signals that many hosts give: one incident of the fleet, which stands for the verdicts about these hosts.
+
+A verdict is covered if it is about hosts that gave the signal and rests on their own word. It is not covered if peers
+saw the fault, a check failed, or its signal is another one: that is a real fault among the flood. A leaf switch that
+fails is why its hosts' peers wait, so its incident covers verdicts with witnesses, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tocsin.pipeline.incidents.fleet.book import FleetBook, Opening
+from tocsin.pipeline.incidents.fleet.coincidence import exceeding_window
+from tocsin.pipeline.incidents.fleet.config import FleetConfig, FleetReason
+from tocsin.pipeline.incidents.fleet.hosts import FleetHosts
+from tocsin.pipeline.incidents.fleet.signals import LINK_SIGNALS
+from tocsin.schemas.job_key import FLEET_JOB_ID
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, FaultKind, Verdict
+
+SILENT: Final = "silent"
+"""Signal of hosts whose agents are not heard any more."""
+_MONITORING: Final = (SILENT, "collector:")
+_DRIVER: Final = ("xid:", "sxid:", "gpu_")
+_EXAMPLES_COUNT: Final = 8
+
+
+class Floods:
+    """Signals by host, the fleet's incidents about them, and the verdicts that these stand for."""
+
+    def __init__(self, config: FleetConfig, hosts: FleetHosts, book: FleetBook) -> None:
+        """Start without signals."""
+        self._config = config
+        self._hosts = hosts
+        self._book = book
+        self._seen_ns: dict[str, dict[str, int]] = {}
+        """Signal -> host -> when it gave the signal last."""
+        self._members: dict[str, tuple[str, list[str], bool]] = {}
+        """Live verdict -> its signal, its hosts, whether it rests on their own word."""
+        self._covered: dict[str, str] = {}
+        self._ended_ns: dict[str, int] = {}
+
+    @property
+    def covered_count(self) -> int:
+        """Number of live verdicts that an incident of the fleet stands for."""
+        return sum(bool(self.covering(one)) for one in list(self._members))
+
+    def saw(self, name: str, cause: str, host: str, ts_ns: int, now_ns: int) -> None:
+        """Note that a host gives a signal; one from before the signal's last incident ended is left out."""
+        if not cause or ts_ns <= self._ended_ns.get(name, 0) or now_ns - ts_ns > self._config.windows_ns[-1]:
+            return
+        by_host = self._seen_ns.setdefault(name, {})
+        by_host[host] = max(ts_ns, by_host.get(host, 0))
+        while len(by_host) > self._config.max_hosts_count:
+            del by_host[next(iter(by_host))]
+        while len(self._seen_ns) > self._config.max_signals_count:
+            del self._seen_ns[min(self._seen_ns, key=lambda one: max(self._seen_ns[one].values(), default=0))]
+
+    def unsaw(self, name: str, host: str) -> None:
+        """Forget a host's signal: it is over."""
+        self._seen_ns.get(name, {}).pop(host, None)
+
+    def last_ns(self, name: str, host: str) -> int:
+        """Return when a host gave a signal last, 0: never."""
+        return self._seen_ns.get(name, {}).get(host, 0)
+
+    def add_member(self, verdict_id: str, name: str, hosts: Sequence[str], *, own_word: bool) -> None:
+        """Remember a live verdict, and cover it where an incident of the fleet stands for it."""
+        self._members.pop(verdict_id, None)
+        self._members[verdict_id] = (name, list(hosts), own_word)
+        while len(self._members) > self._config.max_covered_count:
+            del self._members[next(iter(self._members))]
+        self._cover(verdict_id)
+
+    def forget_member(self, verdict_id: str) -> None:
+        """Forget a verdict that has ended; it stays covered, so that its end is not told either."""
+        self._members.pop(verdict_id, None)
+
+    def covering(self, verdict_id: str) -> str:
+        """Return the id of the fleet incident that stands for a verdict, "": none does."""
+        return self._covered.get(verdict_id, "")
+
+    def look(self, now_ns: int) -> None:
+        """Open an incident for each signal that too many hosts give."""
+        self._look_for_silence(now_ns)
+        oldest_ns = now_ns - self._config.windows_ns[-1]
+        for name, by_host in list(self._seen_ns.items()):
+            for host in [host for host, ts_ns in by_host.items() if ts_ns < oldest_ns]:
+                del by_host[host]
+            if not by_host:
+                del self._seen_ns[name]
+            elif f"fleet/{name}" not in self._book.live and len(by_host) >= self._config.min_hosts_count - 1:
+                self._judge(name, by_host, now_ns)
+
+    def is_gone(self, key: str, now_ns: int) -> bool:
+        """Return whether the signal of a standing fleet incident is gone.
+
+        It is gone after a pause that chance hardly makes at its mean rate: P(pause > t) = exp(-t / mean distance).
+        """
+        name = key.removeprefix("fleet/")
+        if name.startswith(_MONITORING) or name in LINK_SIGNALS:  # a host says, or shows, that it is over
+            return len(self._seen_ns.get(name, {})) < self._config.min_hosts_count
+        verdict, times = self._book.live[key], sorted(self._seen_ns.get(name, {}).values())
+        last_ns = times[-1] if times else verdict.onset_ns
+        usual_ns = (last_ns - verdict.onset_ns) // max(1, len(times) - 1)
+        quiet_ns = min(
+            self._config.most_quiet_ns,
+            max(self._config.least_quiet_ns, round(-math.log(self._config.chance_ratio) * usual_ns)),
+        )
+        return now_ns - last_ns > quiet_ns
+
+    def ended(self, key: str, now_ns: int, verdict_id: str) -> None:
+        """Note that a fleet incident was closed: what was reported before opens none, and its members stand alone."""
+        name = key.removeprefix("fleet/")
+        self._ended_ns.pop(name, None)
+        self._ended_ns[name] = now_ns
+        while len(self._ended_ns) > self._config.max_signals_count:
+            del self._ended_ns[next(iter(self._ended_ns))]
+        self._seen_ns.pop(name, None)
+        for member in [one for one in self._members if self._covered.get(one) == verdict_id]:
+            del self._covered[member]
+
+    def _look_for_silence(self, now_ns: int) -> None:
+        """Note the hosts that are silent, and forget those that are heard again."""
+        for host in list(self._seen_ns.get(SILENT, ())):
+            if self._hosts.is_heard(host, now_ns):
+                self.unsaw(SILENT, host)
+        silent = self._hosts.silent(now_ns)
+        for host in silent if len(silent) >= self._config.min_hosts_count else ():
+            self.saw(SILENT, "monitoring_fault", host, now_ns, now_ns)
+
+    def _judge(self, name: str, by_host: Mapping[str, int], now_ns: int) -> None:
+        """Open an incident about what a signal's hosts share, or about the fleet."""
+        leaf, of_leaf = self._leaf(name, by_host, now_ns)
+        if leaf is not None:
+            self._open(name, of_leaf, now_ns, self._config.leaf_window_ns, leaf)
+            return
+        window_ns, _ = exceeding_window(self._config, list(by_host.values()), self._hosts.count, now_ns)
+        if window_ns and (not name.startswith(_MONITORING) or window_ns == self._config.windows_ns[0]):
+            hosts = [host for host, ts_ns in by_host.items() if now_ns - ts_ns <= window_ns]
+            self._open(name, hosts, now_ns, window_ns, None)
+
+    def _leaf(self, name: str, by_host: Mapping[str, int], now_ns: int) -> tuple[Component | None, list[str]]:
+        """Return the leaf switch most of whose hosts, and hardly any others, lost links together, with these hosts."""
+        if name not in LINK_SIGNALS:
+            return None, []
+        recent = [host for host, ts_ns in by_host.items() if now_ns - ts_ns <= self._config.leaf_window_ns]
+        leaves = {self._hosts.leaf_of(host) for host in recent}
+        if len(leaves) != 1 or not (leaf := leaves.pop()):
+            return None, []
+        enough = max(self._config.min_hosts_count - 1, self._config.leaf_share_ratio * self._hosts.behind(leaf))
+        return (Component(ComponentKind.LEAF, leaf), recent) if len(recent) >= enough else (None, [])
+
+    def _open(self, name: str, hosts: Sequence[str], now_ns: int, window_ns: int, common: Component | None) -> None:
+        """Open an incident of the fleet and cover the verdicts that it stands for."""
+        key, by_host = f"fleet/{name}", self._seen_ns[name]
+        works = [work for host in hosts if (work := self._hosts.work_on(host, now_ns)) is not None]
+        if 2 * len(works) > len(hosts):
+            cause = "planned_work"
+        elif name.startswith(_MONITORING):
+            cause = "monitoring_fault"
+        elif common is None and name.startswith(_DRIVER):
+            cause = "common_driver"
+        else:
+            cause = "common_component"
+        shown = ", ".join(sorted(hosts)[:_EXAMPLES_COUNT]) + (", ..." if len(hosts) > _EXAMPLES_COUNT else "")
+        span = f"within {window_ns // 60_000_000_000} min"
+        texts = [f"{len(hosts)} of {self._hosts.count} hosts gave the signal {name} {span}: {shown}"]
+        texts += [f"all of them are behind {common.name}"] if common is not None else []
+        texts += [f"planned work: {works[0].reason} ({works[0].actor})"] if cause == "planned_work" else []
+        onset_ns = min(by_host[host] for host in hosts)
+        why, action = FleetReason.MANY_HOSTS, ActionKind.NOTIFY
+        told = Opening(
+            FLEET_JOB_ID, FaultKind.DEGRADED, cause, onset_ns, why, action, tuple(texts), name, common=common
+        )
+        self._book.open(key, told, now_ns)
+        for verdict_id in self._members:
+            self._cover(verdict_id)
+
+    def _cover(self, verdict_id: str) -> None:
+        """Let a standing incident of the fleet stand for a verdict where the rule says so; else let it stand alone."""
+        name, hosts, own_word = self._members[verdict_id]
+        fleet = self._book.live.get(f"fleet/{name}")
+        known = self._seen_ns.get(name, {})
+        if fleet is None or not all(host in known for host in hosts):
+            return
+        if own_word or self._is_of_leaf(fleet, hosts):
+            self._covered.pop(verdict_id, None)
+            self._covered[verdict_id] = fleet.verdict_id
+            while len(self._covered) > self._config.max_covered_count:
+                del self._covered[next(iter(self._covered))]
+        else:
+            self._covered.pop(verdict_id, None)  # peers saw it since: it is a fault of its own
+
+    def _is_of_leaf(self, fleet: Verdict, hosts: Sequence[str]) -> bool:
+        """Return whether an incident is about the leaf switch of all these hosts."""
+        return fleet.common is not None and all(self._hosts.leaf_of(host) == fleet.common.name for host in hosts)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state as a JSON-able object."""
+        return {
+            "seen_ns": [[name, list(by_host.items())] for name, by_host in self._seen_ns.items()],
+            "members": [[key, *member] for key, member in self._members.items()],
+            "covered": list(self._covered.items()),
+            "ended_ns": list(self._ended_ns.items()),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that ``to_state`` returned."""
+        self._seen_ns = {name: dict(map(tuple, pairs)) for name, pairs in state["seen_ns"]}
+        self._members = {key: (name, list(hosts), own) for key, name, hosts, own in state["members"]}
+        self._covered = dict(map(tuple, state["covered"]))
+        self._ended_ns = dict(map(tuple, state["ended_ns"]))

@@ -1,0 +1,95 @@
+"""Hosts whose faults were upheld again and again, by people or by checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tocsin.pipeline.incidents.fleet.config import DAY_NS, FleetConfig
+from tocsin.schemas.operator_notes import Feedback
+from tocsin.schemas.verdicts import ComponentKind, Verdict, WitnessKind
+
+
+@dataclass(slots=True)
+class _Accusation:
+    """One verdict about hosts, and whether it was upheld."""
+
+    hosts: list[str]
+    job_id: str
+    cause: str
+    onset_ns: int
+    is_upheld: bool = False
+    judged_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """A host with too many upheld verdicts: its last cause, job and onset, and a sentence with the count."""
+
+    host: str
+    job_id: str
+    cause: str
+    onset_ns: int
+    upheld_ns: int
+    text: str
+
+
+class Offenders:
+    """Verdicts by id and what became of them; the oldest are forgotten first."""
+
+    def __init__(self, config: FleetConfig) -> None:
+        """Start without verdicts."""
+        self._config = config
+        self._all: dict[str, _Accusation] = {}
+
+    def take(self, verdict: Verdict) -> None:
+        """Remember a verdict about hosts; a failed check on a suspect upholds it."""
+        hosts = [one.component.name for one in verdict.suspects if one.component.kind is ComponentKind.HOST]
+        if not hosts:
+            return
+        checked = {one.host for one in verdict.witnesses if one.kind is WitnessKind.CHECK}
+        known = self._all.get(verdict.verdict_id)
+        fresh = _Accusation(hosts, verdict.job.job_id, verdict.cause, verdict.onset_ns)
+        if known is not None:
+            fresh.is_upheld, fresh.judged_ns = known.is_upheld, known.judged_ns
+        if not fresh.judged_ns and checked & set(hosts):
+            fresh.is_upheld, fresh.judged_ns = True, verdict.detected_ns
+        self._all[verdict.verdict_id] = fresh
+        while len(self._all) > self._config.max_covered_count:
+            del self._all[next(iter(self._all))]
+
+    def judge(self, said: Feedback) -> None:
+        """Let a person's word count for a verdict, unless a later one counts already."""
+        known = self._all.get(said.verdict_id)
+        if known is not None and said.ts_ns >= known.judged_ns:
+            known.is_upheld, known.judged_ns = said.is_true, said.ts_ns
+
+    def found(self, now_ns: int) -> Iterator[Offender]:
+        """Yield the hosts with ``repeat_count`` upheld verdicts within ``repeat_ns``."""
+        by_host: dict[str, list[_Accusation]] = {}
+        for one in self._all.values():
+            if one.is_upheld and now_ns - one.onset_ns <= self._config.repeat_ns:
+                for host in one.hosts:
+                    by_host.setdefault(host, []).append(one)
+        for host, upheld in sorted(by_host.items()):
+            if len(upheld) < self._config.repeat_count:
+                continue
+            last = max(upheld, key=lambda one: one.onset_ns)
+            days = self._config.repeat_ns // DAY_NS
+            jobs = ", ".join(sorted({one.job_id for one in upheld})[:4])
+            text = f"{host}: {len(upheld)} verdicts were upheld within {days} days (jobs {jobs})"
+            judged_ns = max(one.judged_ns for one in upheld)
+            yield Offender(host, last.job_id, last.cause, last.onset_ns, judged_ns, text)
+
+    def is_one(self, host: str, now_ns: int) -> bool:
+        """Return whether a host is a repeat offender now."""
+        return any(one.host == host for one in self.found(now_ns))
+
+    def to_state(self) -> list[Any]:
+        """Return the state as a JSON-able object."""
+        return [[verdict_id, asdict(one)] for verdict_id, one in self._all.items()]
+
+    def load_state(self, state: list[Any]) -> None:
+        """Restore the state that ``to_state`` returned."""
+        self._all = {verdict_id: _Accusation(**fields) for verdict_id, fields in state}

@@ -1,0 +1,403 @@
+"""Timelines of a whole fleet, each named after what operators complain of (see docs/fleet.md)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from tocsin.pipeline.incidents.fleet.config import DAY_NS, FleetConfig
+from tocsin.pipeline.incidents.fleet.view import FleetView
+from tocsin.schemas import events
+from tocsin.schemas.job_key import FLEET_JOB_ID
+from tocsin.schemas.operator_notes import Feedback, Maintenance
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, Event, EventSource, HostStatus, JobKey, Severity
+from tocsin.schemas.verdicts import (
+    ActionKind,
+    Component,
+    ComponentKind,
+    Evidence,
+    FaultKind,
+    Suspect,
+    Verdict,
+    VerdictState,
+    Witness,
+    WitnessKind,
+)
+
+START_NS = 1_800_000_000 * NS_PER_SECOND
+HOUR = 3600.0
+
+
+class Fleet:
+    """A fleet of hosts that are heard at each step of the time.
+
+    Attributes:
+        lines: all lines of the view.
+    """
+
+    def __init__(self, host_count: int = 288, leaf_hosts_count: int = 16) -> None:
+        self.view = FleetView(FleetConfig(), "c")
+        self.hosts = [f"n{row:03d}" for row in range(host_count)]
+        self.leaf_hosts_count = leaf_hosts_count
+        self.seconds = 0.0
+        self.lines: list[Verdict] = []
+        self.busy: dict[str, str] = {}
+        self.mute: set[str] = set()
+        self.at(0.0)
+        for row, host in enumerate(self.hosts):
+            self.view.hosts.place(host, f"leaf{row // leaf_hosts_count}")
+
+    @property
+    def now_ns(self) -> int:
+        return START_NS + int(self.seconds * NS_PER_SECOND)
+
+    def at(self, seconds: float) -> None:
+        """Let the time go on to a second."""
+        self.seconds = seconds
+        for host in self.hosts:
+            if host not in self.mute:
+                self.view.hosts.heard(host, self.busy.get(host, IDLE_JOB_ID), self.now_ns)
+        self.lines += self.view.on_time(self.now_ns)
+
+    def run(self, seconds: float, step: float = 30.0) -> None:
+        """Let the time pass in small steps."""
+        end = self.seconds + seconds
+        while self.seconds < end:
+            self.at(min(end, self.seconds + step))
+
+    def event(self, host: str, name: str, age_seconds: float = 0.0, job: str = "", **payload: object) -> None:
+        key = JobKey("c", job or self.busy.get(host, IDLE_JOB_ID))
+        ts_ns = self.now_ns - int(age_seconds * NS_PER_SECOND)
+        told = Event(key, host, ts_ns, -1, EventSource.KERNEL, name, Severity.FATAL, payload)
+        self.view.on_host_events([told], self.now_ns)
+
+    def verdict(self, host: str, xid: int, job: str = "j1", *seen_by: str, check: bool = False) -> Verdict:
+        """Give the view a job's verdict about a host, and return it."""
+        witnesses = [Witness(one, WitnessKind.PEERS_WAIT) for one in seen_by]
+        witnesses += [Witness(host, WitnessKind.CHECK)] if check else []
+        made = Verdict(
+            f"{job}-{host}-{xid}-{int(self.seconds)}",
+            JobKey("c", job),
+            FaultKind.FAIL_STOP,
+            "gpu_execution_error",
+            (Suspect(Component(ComponentKind.HOST, host)),),
+            self.now_ns,
+            self.now_ns,
+            0.9,
+            ActionKind.EVICT,
+            Reason.HARDWARE_EVENT.value,
+            (Evidence("hardware", "xid", 2.0, self.now_ns, self.now_ns, f"{host}: XID {xid}: broken"),),
+            VerdictState.CONFIRMED,
+            0,
+            self.now_ns,
+            None,
+            tuple(witnesses),
+        )
+        self.view.on_verdicts([made], self.now_ns)
+        return made
+
+    def feedback(self, verdict_id: str, *, is_true: bool) -> None:
+        said = Feedback("c", verdict_id, is_true, "looked at it", "uid:1", self.now_ns)
+        self.view.on_feedback(said, self.now_ns)
+
+    def opened(self, job: str = "") -> list[Verdict]:
+        """First lines, of one job or of all."""
+        return [one for one in self.lines if one.update == 0 and job in ("", one.job.job_id)]
+
+    def restart(self) -> None:
+        """Go on with a new view that restores the old one's state."""
+        parts = self.view.snapshot()
+        self.view = FleetView(FleetConfig(), "c")
+        self.view.restore(parts)
+        assert self.view.snapshot() == parts
+
+
+def named(verdict: Verdict) -> list[str]:
+    return [one.component.name for one in verdict.suspects]
+
+
+class TestComplaint1SingleFatalSamples:
+    def test_one_sample_of_what_may_pass_accuses_no_idle_host(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.XID, code=151)
+        fleet.run(HOUR)
+        fleet.event("n005", events.XID, code=151)  # an hour later: not consecutive
+        fleet.run(HOUR)
+        assert fleet.lines == []
+
+    def test_three_samples_that_last_are_an_incident(self) -> None:
+        fleet = Fleet()
+        for _ in range(3):
+            fleet.event("n005", events.XID, code=151)
+            fleet.run(60.0)
+        [found] = fleet.opened()
+        assert named(found) == ["n005"]
+        assert (found.job.job_id, found.reason) == (IDLE_JOB_ID, "lasting_signal_when_idle")
+
+    def test_a_gpu_that_fell_off_the_bus_is_certain_at_once(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.XID, code=79, pci="0000:c1:00.0")
+        fleet.at(1.0)
+        [found] = fleet.opened()
+        assert (named(found), found.cause, found.action) == (["n005"], "gpu_card_drop", ActionKind.DRAIN)
+
+    def test_codes_of_applications_and_unknown_codes_never_accuse(self) -> None:
+        fleet = Fleet()
+        for _ in range(20):
+            for code in (13, 31, 43, 45, 94, 9999, 169):
+                fleet.event("n005", events.XID, code=code)
+            fleet.run(60.0)
+        assert fleet.lines == []
+
+    def test_214_of_288_hosts_in_weeks_and_63_on_one_day_are_one_incident(self) -> None:
+        fleet, draw = Fleet(), random.Random(7)
+        struck = draw.sample(fleet.hosts, 214)
+        days = [10.0 + draw.random() for _ in range(63)] + [draw.uniform(0.0, 24.5) for _ in range(151)]
+        members: list[Verdict] = []
+        for day, host in sorted(zip(days, struck, strict=True)):
+            while fleet.seconds + HOUR < day * 24 * HOUR:
+                fleet.at(fleet.seconds + HOUR)
+            fleet.at(max(fleet.seconds, day * 24 * HOUR))
+            fleet.event(host, events.XID, job="j1", code=151)
+            members.append(fleet.verdict(host, 151, f"j{len(members) % 30}"))
+            fleet.at(fleet.seconds + 1.0)
+        [found] = fleet.opened()
+        assert (named(found), found.job.job_id, found.cause) == ([], FLEET_JOB_ID, "common_driver")
+        assert found.action is ActionKind.NOTIFY
+        assert all(fleet.view.covering(one.verdict_id) == found.verdict_id for one in members)
+        fleet.run(8 * 24 * HOUR, HOUR)
+        assert fleet.lines[-1].state is VerdictState.RESOLVED
+        assert fleet.lines[-1].reason == "signal_gone"
+
+    def test_a_real_fault_among_the_flood_stands_alone(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:40]:
+            fleet.verdict(host, 151)
+        real = fleet.verdict("n005", 151, "j2", "n100", "n101")
+        other = fleet.verdict("n006", 79)
+        fleet.at(1.0)
+        assert len(fleet.opened()) == 1
+        assert fleet.view.covering(real.verdict_id) == ""
+        assert fleet.view.covering(other.verdict_id) == ""
+
+
+def test_two_unrelated_hosts_on_one_day_stay_two_incidents() -> None:
+    fleet = Fleet(300)
+    fleet.event("n005", events.XID, code=79)
+    fleet.run(HOUR)
+    fleet.event("n200", events.XID, code=79)
+    fleet.run(HOUR)
+    assert [named(one) for one in fleet.opened()] == [["n005"], ["n200"]]
+    assert {one.action for one in fleet.opened()} == {ActionKind.DRAIN}
+
+
+def test_idle_hosts_that_drop_together_are_told_as_one_and_none_is_drained() -> None:
+    fleet = Fleet()
+    for host in fleet.hosts[:30]:
+        fleet.event(host, events.XID, code=79)
+    fleet.at(1.0)
+    [found] = fleet.opened(FLEET_JOB_ID)
+    assert found.cause == "common_driver"
+    assert {one.action for one in fleet.view.live} == {ActionKind.NOTIFY}
+    fleet.event("n200", events.XID, code=79)  # a later one is covered, too
+    fleet.at(2.0)
+    late = next(one for one in fleet.view.live if named(one) == ["n200"])
+    assert fleet.view.covering(late.verdict_id) == found.verdict_id
+
+
+def test_a_leaf_whose_hosts_lose_their_links_is_one_incident_about_the_leaf() -> None:
+    fleet = Fleet()
+    fleet.busy = dict.fromkeys(fleet.hosts, "j1")
+    for host in fleet.hosts[16:32]:
+        fleet.event(host, events.IB_PORT, port="mlx5_0/1", state="down")
+    fleet.at(1.0)
+    [found] = fleet.opened()
+    assert (found.cause, found.common) == ("common_component", Component(ComponentKind.LEAF, "leaf1"))
+    assert named(found) == []
+
+
+def test_planned_work_is_named_as_such() -> None:
+    fleet = Fleet()
+    leaf = Component(ComponentKind.LEAF, "leaf1")
+    fleet.view.on_maintenance(
+        Maintenance("0" * 16, "c", leaf, fleet.now_ns, fleet.now_ns + DAY_NS, "new switch", "uid:1", fleet.now_ns)
+    )
+    for host in fleet.hosts[16:32]:
+        fleet.event(host, events.IB_PORT, port="mlx5_0/1", state="down")
+    fleet.at(1.0)
+    [found] = fleet.opened()
+    assert found.cause == "planned_work"
+    assert "new switch" in " ".join(one.text for one in found.evidence)
+
+
+def test_a_cold_start_that_replays_old_events_opens_nothing() -> None:
+    fleet = Fleet()
+    for host in fleet.hosts:
+        fleet.event(host, events.XID, age_seconds=2 * HOUR, code=79)
+        fleet.event(host, events.GPU_LOST, at_start=True)
+    fleet.run(HOUR)
+    assert fleet.lines == []
+    assert fleet.view.status()["events"]["too_old"] == 2 * 288
+
+
+class TestCollectorsThatHang:
+    def test_the_silence_of_many_hosts_is_monitoring_and_ends_with_it(self) -> None:
+        fleet = Fleet()
+        fleet.run(HOUR)
+        fleet.mute = set(fleet.hosts[:60])
+        fleet.run(300.0)
+        [found] = fleet.opened()
+        assert (named(found), found.cause) == ([], "monitoring_fault")
+        fleet.mute.clear()
+        fleet.run(60.0)
+        assert fleet.lines[-1].state is VerdictState.RESOLVED
+
+    def test_a_collector_that_begins_to_fail_everywhere_is_monitoring(self) -> None:
+        fleet = Fleet()
+        for works in (True, False, True):
+            for row, host in enumerate(fleet.hosts[:60]):
+                # one source never worked anywhere: a host without such hardware is no fault
+                told = {"nvml": {"ok": works or row >= 50}, "rdma": {"ok": False}}
+                key = JobKey("c", IDLE_JOB_ID)
+                fleet.view.on_status(HostStatus(key, host, fleet.now_ns, 0, 0, (), False, 0, 0, told), fleet.now_ns)
+            fleet.at(fleet.seconds + 5.0)
+        [found] = fleet.opened()
+        assert (named(found), found.cause) == ([], "monitoring_fault")
+        assert "collector:nvml" in found.evidence[0].text
+        assert fleet.lines[-1].state is VerdictState.RESOLVED
+
+    def test_silence_while_the_engine_was_away_means_nothing(self) -> None:
+        fleet = Fleet()
+        fleet.run(HOUR)
+        fleet.restart()
+        fleet.mute = set(fleet.hosts)
+        fleet.at(fleet.seconds + 600.0)
+        fleet.mute.clear()
+        fleet.run(300.0)
+        assert fleet.lines == []
+
+
+def test_complaint_5_a_gauge_that_never_clears_is_told_once() -> None:
+    fleet = Fleet()
+    for _ in range(200):
+        fleet.event("n005", events.XID, code=79)
+        fleet.run(60.0)
+    assert len(fleet.opened()) == 1
+    assert {one.reason for one in fleet.lines[1:]} == {Reason.STILL_TRUE.value}
+    assert len(fleet.lines) < 10
+
+
+class TestComplaint11ReturnsTooEarly:
+    def test_an_idle_host_that_says_nothing_is_not_well_and_one_that_works_is(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.XID, code=79)
+        fleet.run(24 * HOUR, 60.0)
+        assert len(fleet.view.live) == 1
+        fleet.busy["n005"] = "j1"
+        fleet.run(1500.0)
+        assert len(fleet.view.live) == 1
+        fleet.run(400.0)
+        assert fleet.lines[-1].reason == "works_under_load"
+        assert fleet.view.status()["host_incidents"] == 0
+
+    def test_only_upheld_verdicts_make_a_repeat_offender(self) -> None:
+        fleet = Fleet()
+        made = [fleet.verdict("n005", 79, f"j{day}") for day in range(5)]
+        fleet.at(1.0)
+        assert fleet.lines == []
+        fleet.feedback(made[0].verdict_id, is_true=True)
+        fleet.feedback(made[1].verdict_id, is_true=True)
+        fleet.feedback(made[1].verdict_id, is_true=False)
+        fleet.at(2.0)
+        assert fleet.lines == []
+        fleet.feedback(made[2].verdict_id, is_true=True)
+        fleet.at(3.0)
+        [found] = fleet.opened()
+        assert (named(found), found.reason, found.action) == (["n005"], "repeat_offender", ActionKind.DRAIN)
+
+    def test_a_failed_check_upholds_and_what_is_long_past_does_not_count(self) -> None:
+        fleet = Fleet()
+        fleet.verdict("n005", 79, "j1", check=True)
+        fleet.at(31 * 24 * HOUR)
+        fleet.verdict("n005", 79, "j2", check=True)
+        fleet.at(fleet.seconds + 1.0)
+        assert fleet.lines == []
+        fleet.verdict("n005", 79, "j3", check=True)
+        fleet.at(fleet.seconds + 1.0)
+        assert [one.reason for one in fleet.opened()] == ["repeat_offender"]
+
+
+class TestStatesOfIdleHosts:
+    def test_a_link_that_comes_back_is_no_incident(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.IB_PORT, port="mlx5_0/1", state="down")
+        fleet.run(300.0)
+        fleet.event("n005", events.IB_PORT, port="mlx5_0/1", state="active")
+        fleet.run(HOUR)
+        assert fleet.lines == []
+
+    def test_a_link_that_stays_down_is_one_until_it_is_back(self) -> None:
+        fleet = Fleet()
+        for link in (3, 4):
+            fleet.event("n005", events.NVLINK_ERROR, link=link, state="down")
+        fleet.restart()
+        fleet.run(HOUR / 2)
+        [found] = fleet.opened()
+        assert (named(found), found.cause, found.reason) == (["n005"], "nvlink_error", "lasting_signal_when_idle")
+        fleet.event("n005", events.NVLINK_ERROR, link=3, state="up")
+        fleet.run(60.0)
+        assert len(fleet.view.live) == 1
+        fleet.event("n005", events.NVLINK_ERROR, link=4, state="up")
+        fleet.run(60.0)
+        assert fleet.lines[-1].reason == "host_says_well"
+
+
+def test_programs_that_fail_everywhere_are_no_incident_of_the_fleet() -> None:
+    fleet, one = Fleet(), Fleet().verdict("n000", 13)
+    for host in fleet.hosts[:60]:
+        suspects = (Suspect(Component(ComponentKind.HOST, host)),)
+        told = replace(one, verdict_id=host, cause="process_exit", suspects=suspects, evidence=())
+        fleet.view.on_verdicts([told], fleet.now_ns)
+    fleet.run(HOUR)
+    assert fleet.lines == []
+
+
+class TestComplaint12StickyState:
+    def test_a_person_closes_it_and_only_a_new_report_opens_it(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.XID, code=79)
+        fleet.at(1.0)
+        fleet.feedback(fleet.opened()[0].verdict_id, is_true=False)
+        fleet.at(2.0)
+        assert (fleet.lines[-1].state, fleet.lines[-1].reason) == (VerdictState.CANCELLED, "denied_by_human")
+        fleet.event("n005", events.XID, age_seconds=2.0, code=79)  # the same report again
+        fleet.run(60.0)
+        assert fleet.view.status()["host_incidents"] == 0
+        fleet.event("n005", events.XID, code=79)
+        fleet.run(1.0)
+        assert [named(one) for one in fleet.view.live] == [["n005"]]
+
+    def test_the_control_socket_closes_it_and_a_host_does_not(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.XID, code=79)
+        fleet.at(1.0)
+        [found] = fleet.view.live
+        fleet.event("n005", events.INCIDENT_CLOSE, id=found.verdict_id, note="me", actor="n005")
+        fleet.event(events.CONTROL_HOST, events.INCIDENT_CLOSE, id=found.verdict_id, note="x", actor="uid:1")
+        fleet.at(2.0)
+        assert fleet.lines[-1].reason == Reason.CLOSED_BY_HUMAN.value
+
+
+def test_a_restart_in_between_changes_no_line() -> None:
+    told: list[list[Verdict]] = []
+    for restarts in (False, True):
+        fleet = Fleet()
+        for host in fleet.hosts[:12]:
+            fleet.event(host, events.XID, code=79)
+            fleet.verdict(host, 79)
+            fleet.run(60.0)
+            if restarts:
+                fleet.restart()
+        told.append(fleet.lines)
+    assert told[0] == told[1] != []
