@@ -68,6 +68,10 @@ class MessageSource(Protocol):
         """Wait for this time without receiving messages, but stay a member of the group."""
         ...
 
+    def partitions(self) -> frozenset[int] | None:
+        """Return the numbers of the partitions that are this member's now; None: of all."""
+        ...
+
 
 class DeadLetterSink(Protocol):
     """Stores dead letters."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tocsin.pipeline.incidents.proposals import changes_of, proposed_before
+from tocsin.pipeline.incidents.standing import StandingIncidents, incident_families
 from tocsin.pipeline.kafka.consumer_api import (
     DeadLetterSink,
     Message,
@@ -86,6 +87,10 @@ class VerdictSink:
         letters: stores the dead letters.
         config: settings.
         clock: monotonic time in seconds.
+        wall_ns: Unix time in nanoseconds.
+
+    Attributes:
+        standing: the incidents that stand, of what was written.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class VerdictSink:
         letters: DeadLetterSink,
         config: VerdictSinkConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Connect source, store and dead letters; ``run`` does the work."""
         self._source = source
@@ -102,6 +108,8 @@ class VerdictSink:
         self._letters = letters
         self._config = config or VerdictSinkConfig()
         self._clock = clock
+        self._wall_ns = wall_ns
+        self.standing = StandingIncidents()
         self._is_checked = False
         self._known_good: dict[bool, Verdict] = {}
         """Last verdicts written successfully.
@@ -126,6 +134,9 @@ class VerdictSink:
         while not stop.is_set():
             batch = self._gather(stop)
             self._last_work = self._clock()
+            held = self._source.partitions()
+            if held is not None:
+                self.standing.keep_partitions(held)
             if batch and self._write(batch, stop):
                 self._source.commit(batch)
                 self.counters["committed"] += len(batch)
@@ -167,6 +178,8 @@ class VerdictSink:
         if refused and not self._persist(lambda: self._letters.write(refused), stop):
             return False
         self._count_dead_letters(refused)
+        for entry in entries:
+            self.standing.take((entry.verdict,), self._wall_ns(), entry.message.partition_index)
         return True
 
     def _count_dead_letters(self, letters: Sequence[RefusedMessage]) -> None:
@@ -321,6 +334,7 @@ class VerdictSink:
                 "1: waits for the database.",
                 (Sample({}, self._backoff.failure_count > 0),),
             ),
+            *incident_families(self.standing.verdicts(self._wall_ns()), self.standing.dropped_count),
         ]
 
 

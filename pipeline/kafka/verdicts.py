@@ -183,6 +183,10 @@ class KafkaVerdicts:
             self._asked = self._clock()
             self._ask_lag()
 
+    def partitions(self) -> frozenset[int]:
+        """See ``MessageSource.partitions``."""
+        return frozenset(partition.partition for partition in self._assigned)
+
     def families(self) -> list[Family]:
         """Return the source's metrics for ``/metrics``."""
         gauges = (

@@ -15,6 +15,7 @@ class MemorySource:
         messages: messages of the topic; may grow.
         committed: partition -> offset of the first message not committed.
         kept_alive_seconds: how long the member waited in all.
+        held: partitions that are this member's; None: all.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class MemorySource:
         self.messages = list(messages)
         self.committed = {} if committed is None else committed
         self.kept_alive_seconds = 0.0
+        self.held: frozenset[int] | None = None
         self._when_empty = when_empty
         self._next = dict(self.committed)
         self.poll_count = 3
@@ -50,6 +52,10 @@ class MemorySource:
         """Mark messages as done."""
         for message in messages:
             self.committed[message.partition_index] = message.offset_count + 1
+
+    def partitions(self) -> frozenset[int] | None:
+        """Return ``held``."""
+        return self.held
 
     def keep_alive(self, seconds: float) -> None:
         """Count the time without waiting."""

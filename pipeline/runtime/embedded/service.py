@@ -47,6 +47,7 @@ from tocsin.schemas.errors import StoreError
 from tocsin.schemas.reasons import Reason, StateLoss
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord
 from tocsin.schemas.trouble_log import TroubleLog
+from tocsin.schemas.verdicts import Verdict
 from tocsin.schemas.wire.codec import encode
 
 _LOG = logging.getLogger("tocsin.service")
@@ -376,6 +377,10 @@ class EngineService:
         status["letters_dropped"] = sum(self.letters.dropped.values())
         status.update(self.followers.status())
         return {**status, **self.health.answer(request)}
+
+    def standing_verdicts(self) -> list[Verdict]:
+        """Return the verdicts that stand: those of all jobs, and those that followers added."""
+        return self.engine.live_verdicts() + self._output.added.verdicts(self.time.now_ns())
 
     def _threads(self) -> list[SupervisedThread]:
         """Return the threads that must live."""

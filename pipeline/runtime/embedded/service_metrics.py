@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tocsin.pipeline.incidents.standing import incident_families
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.verdicts import FaultKind, VerdictState
 
@@ -31,6 +32,7 @@ def families_of(service: EngineService) -> list[Family]:
         *_intake(service),
         *_work(service),
         _open_incidents(service),
+        *incident_families(service.standing_verdicts()),
         *_state(service),
         *_gauges(service),
         *service.followers.families(),

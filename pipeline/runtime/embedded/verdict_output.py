@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
 
+from tocsin.pipeline.incidents.standing import StandingIncidents
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.embedded.followers import Followers
@@ -26,7 +27,11 @@ Guard = Callable[[str], AbstractContextManager[None]]
 
 
 class VerdictOutput:
-    """Publishes verdict lines and database rows; a failure in one task stops neither the others nor the ticker."""
+    """Publishes verdict lines and database rows; a failure in one task stops neither the others nor the ticker.
+
+    Attributes:
+        added: the standing verdicts among the lines that followers added.
+    """
 
     def __init__(
         self,
@@ -52,12 +57,15 @@ class VerdictOutput:
         self._writer = writer
         self._guard = guard
         self._followers = followers
+        self.added = StandingIncidents()
         self._evidence_after_ns = evidence_after_seconds * NS_PER_SECOND
 
     def follow_up(self, output: EngineOutput, tick_ns: int) -> None:
         """Publish the verdict lines and queue the database rows of one tick's output."""
         verdicts = tuple(self._above_floor(verdict) for verdict in output.verdicts)
-        verdicts += tuple(self._followers.on_verdicts(verdicts, tick_ns))
+        added = tuple(self._followers.on_verdicts(verdicts, tick_ns))
+        self.added.take(added, tick_ns)
+        verdicts += added
         for verdict in verdicts:
             with self._guard("speak"):
                 self._publish(verdict)

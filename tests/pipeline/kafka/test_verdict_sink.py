@@ -314,6 +314,8 @@ def test_metrics_name_every_outcome() -> None:
         "tocsin_sink_dead_letters_total": {"undecodable": 1},
         "tocsin_sink_failures_total": {},
         "tocsin_sink_waiting": {"": 0},
+        "tocsin_incident": {},
+        "tocsin_incidents_not_shown": {"": 0},
     }
 
 
@@ -329,3 +331,14 @@ def test_a_batch_is_bounded_in_bytes() -> None:
     limit = 2 * len(encode_verdict(value))
     VerdictSink(source, store, MemoryBox(), VerdictSinkConfig(batch_bytes=limit)).run(stop)
     assert sizes == [2, 2, 2, 2, 1]
+
+
+def test_what_stands_of_its_partitions_is_shown_until_it_is_over() -> None:
+    now_ns = verdict("a").detected_ns
+    stop = threading.Event()
+    source = MemorySource(topic(verdict("a"), verdict("b"), verdict("b", 1, state=VerdictState.RESOLVED)), {}, stop.set)
+    sink = VerdictSink(source, FaultyStore(), MemoryBox(), wall_ns=lambda: now_ns)
+    sink.run(stop)
+    shown = {family.name: family for family in sink.families()}["tocsin_incident"].samples
+
+    assert [(sample.labels["host"], sample.labels["state"]) for sample in shown] == [("n3", "open")]
