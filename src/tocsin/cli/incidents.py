@@ -16,6 +16,7 @@ from tocsin.cli.engine_reader import EngineReader, add_engine_arguments, reader_
 from tocsin.cli.incident_text import as_json, render, render_one
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import control_socket
+from tocsin.cli.status_table import is_judging
 from tocsin.cli.ticks import engine_judges, is_ticking
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
@@ -27,7 +28,10 @@ SHOW, CLOSE = "show", "close"
 MAX_SHOWN_COUNT = 1000
 """Greatest number of incidents shown; the newest ones."""
 _MAX_NAMED_COUNT = 8
-_JOBS_QUERY = "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health ORDER BY 1"
+_JOBS_QUERY = (
+    "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health"
+    " UNION DISTINCT SELECT job_id FROM tocsin.job_status ORDER BY 1"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +104,10 @@ class _Database:
         return known_jobs(self._data, self._address)
 
     def is_judged(self) -> bool:
-        return self._address is not None or engine_judges(self._data, "incidents")
+        if self._address is None:
+            return engine_judges(self._data, "incidents")
+        with database(self._data, self._address) as ask:
+            return is_judging(ask, "incidents")
 
 
 class _Remote:
