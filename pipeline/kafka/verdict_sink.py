@@ -7,12 +7,9 @@ verdict and its earlier rows in the database, never from this process's memory.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tocsin.pipeline.incidents.proposals import changes_of, proposed_before
@@ -23,52 +20,18 @@ from tocsin.pipeline.kafka.consumer_api import (
     MessageSource,
     RefusedMessage,
 )
-from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
+from tocsin.pipeline.kafka.topic_sink import REFUSED, Check, TopicSink, TopicSinkConfig
 from tocsin.pipeline.stores.base import ActionChange, Store
 from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.errors import (
-    DatabaseNewerError,
-    EngineError,
     IdentityError,
     RowRefusedError,
     SchemaError,
     StoreAwayError,
     StoreError,
-    StoreRefusedError,
 )
-from tocsin.schemas.formats.prometheus_text import Family, Sample
+from tocsin.schemas.formats.prometheus_text import Family
 from tocsin.schemas.verdicts import Verdict
-
-_LOG = logging.getLogger("tocsin.sink")
-REFUSED = (StoreRefusedError, DatabaseNewerError)
-"""Errors that end the sink because a person has to act; nothing is lost, as nothing was committed."""
-_STANDS_STILL_SECONDS = 300.0  # longer than the database may take for one answer
-
-
-Check = Callable[[bytes, bytes | None, int], object]
-"""Function (value, signature, verdict's time in ns) that raises ``IdentityError`` for a message without valid
-signature.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictSinkConfig:
-    """Settings of the sink.
-
-    Attributes:
-        linger_seconds: how long messages are collected for one insert.
-        batch_count: maximum number of messages per insert.
-        batch_bytes: size of a batch at which no more messages are added.
-        backoff: settings of the backoff while the database is unreachable.
-        check: checks a message's value and signature (None = none) at its verdict's time, and raises ``IdentityError``
-            for messages of no known engine. None: every writer of the topic is trusted.
-    """
-
-    linger_seconds: float = 0.25
-    batch_count: int = 2_000
-    batch_bytes: int = 8_000_000
-    backoff: BackoffConfig = field(default_factory=BackoffConfig)
-    check: Check | None = None
 
 
 class _PendingMessage(NamedTuple):
@@ -78,7 +41,7 @@ class _PendingMessage(NamedTuple):
     verdict: Verdict
 
 
-class VerdictSink:
+class VerdictSink(TopicSink):
     """Reads verdicts from a source and writes them to a store.
 
     Args:
@@ -98,69 +61,26 @@ class VerdictSink:
         source: MessageSource,
         store: Store,
         letters: DeadLetterSink,
-        config: VerdictSinkConfig | None = None,
+        config: TopicSinkConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Connect source, store and dead letters; ``run`` does the work."""
-        self._source = source
-        self._store = store
-        self._letters = letters
-        self._config = config or VerdictSinkConfig()
-        self._clock = clock
+        super().__init__(source, store, letters, config, clock)
         self._wall_ns = wall_ns
         self.standing = StandingIncidents()
-        self._is_checked = False
         self._known_good: dict[bool, Verdict] = {}
         """Last verdicts written successfully.
 
         One that proposes an action and one that does not, as they fill different tables.
         """
-        self._backoff = Backoff(_LOG, self._config.backoff, clock)
-        self._last_work = clock()
-        self.counters: Counter[str] = Counter()
-        self.dead_letters: Counter[str] = Counter()
-        self.store_errors: Counter[str] = Counter()
-
-    def run(self, stop: threading.Event) -> None:
-        """Process batches until stopped; an unfinished batch is delivered again later.
-
-        Raises:
-            StoreRefusedError: the database refuses this program.
-            DatabaseNewerError: a newer tocsin wrote the database.
-            EngineError: the source has failed permanently.
-        """
-        self._persist(self._check, stop, only_away=True)
-        while not stop.is_set():
-            batch = self._gather(stop)
-            self._last_work = self._clock()
-            held = self._source.partitions()
-            if held is not None:
-                self.standing.keep_partitions(held)
-            if batch and self._write(batch, stop):
-                self._source.commit(batch)
-                self.counters["committed"] += len(batch)
-
-    def _check(self) -> None:
-        """Migrate the database if that has not been done since the last failure."""
-        if not self._is_checked:
-            self._store.migrate()
-            self._is_checked = True
 
     def _gather(self, stop: threading.Event) -> list[Message]:
-        """Wait for messages, collect more for up to ``linger_seconds``, and return them."""
-        batch = list(self._source.poll(0.5))
-        until = self._clock() + self._config.linger_seconds
-        size_bytes = sum(len(message.value or b"") for message in batch)
-        while batch and len(batch) < self._config.batch_count and size_bytes < self._config.batch_bytes:
-            left = until - self._clock()
-            if left <= 0 or stop.is_set():
-                break
-            more = self._source.poll(left)
-            if not more:
-                break
-            size_bytes += sum(len(message.value or b"") for message in more)
-            batch += more
+        """Return messages as the base class does, and forget incidents of partitions that others have now."""
+        batch = super()._gather(stop)
+        held = self._source.partitions()
+        if held is not None:
+            self.standing.keep_partitions(held)
         return batch
 
     def _write(self, batch: Sequence[Message], stop: threading.Event) -> bool:
@@ -181,18 +101,6 @@ class VerdictSink:
         for entry in entries:
             self.standing.take((entry.verdict,), self._wall_ns(), entry.message.partition_index)
         return True
-
-    def _count_dead_letters(self, letters: Sequence[RefusedMessage]) -> None:
-        """Count each, log the first of each reason: a flood of them must not become one of log lines."""
-        for reason, count in Counter(dead_letter.reason for dead_letter in letters).items():
-            self.dead_letters[reason] += count
-            first = next(dead_letter for dead_letter in letters if dead_letter.reason == reason)
-            place = {
-                "topic": first.message.topic,
-                "partition": first.message.partition_index,
-                "offset": first.message.offset_count,
-            }
-            _LOG.warning("dead letters", extra={"reason": reason, "count": count, "detail": first.detail, **place})
 
     def _insert_sound(self, entries: list[_PendingMessage], refused: list[RefusedMessage]) -> None:
         """Insert what the database takes; what it refuses alone moves to ``refused``."""
@@ -276,66 +184,10 @@ class VerdictSink:
                     rows[_row_of(change)] = change
                 yield change
 
-    def _persist(self, work: Callable[[], None], stop: threading.Event, *, only_away: bool = False) -> bool:
-        """Repeat ``work`` while the database, or the broker for dead letters, is unreachable.
-
-        Args:
-            work: what to do; may be started again.
-            stop: ends the waiting.
-            only_away: raise all other errors, because at the start a person is watching.
-
-        Returns:
-            True when it is done, False if stopped before.
-        """
-        while True:
-            try:
-                work()
-            except REFUSED:
-                raise
-            except (StoreError, EngineError) as error:
-                if only_away and not isinstance(error, StoreAwayError):
-                    raise
-                self._is_checked = False  # it may come back as another one: empty, or newer
-                self.store_errors[error.reason] += 1
-                if not self._wait(self._backoff.failed(error), stop):
-                    return False
-            else:
-                self._backoff.succeeded()
-                return True
-
-    def _wait(self, seconds: float, stop: threading.Event) -> bool:
-        """Wait while staying a member of the group; return False if stopped."""
-        until = self._clock() + seconds
-        while (left := until - self._clock()) > 0 and not stop.is_set():
-            self._source.keep_alive(min(left, 0.5))
-            self._last_work = self._clock()
-        return not stop.is_set()
-
-    def health(self) -> tuple[bool, str]:
-        """Return whether the sink works, with a text, for ``/healthz``.
-
-        An unreachable database does not count as unhealthy.
-        """
-        idle_seconds = self._clock() - self._last_work
-        if idle_seconds > _STANDS_STILL_SECONDS:
-            return False, f"stands still for {idle_seconds:.0f} s"
-        words = self._backoff.last_error
-        return True, f"waits for the database: {words}" if words else "ok"
-
     def families(self) -> list[Family]:
         """Return the sink's metrics for ``/metrics``."""
-        return [
-            _counter("tocsin_sink_messages_total", "Messages by what became of them.", "outcome", self.counters),
-            _counter("tocsin_sink_dead_letters_total", "Dead letters by reason.", "reason", self.dead_letters),
-            _counter("tocsin_sink_failures_total", "Writes that failed and are repeated.", "reason", self.store_errors),
-            Family(
-                "tocsin_sink_waiting",
-                "gauge",
-                "1: waits for the database.",
-                (Sample({}, self._backoff.failure_count > 0),),
-            ),
-            *incident_families(self.standing.verdicts(self._wall_ns()), self.standing.dropped_count),
-        ]
+        standing = incident_families(self.standing.verdicts(self._wall_ns()), self.standing.dropped_count)
+        return [*super().families(), *standing]
 
 
 def _read(message: Message, check: Check | None) -> _PendingMessage | RefusedMessage:
@@ -363,10 +215,3 @@ def _proposes(verdict: Verdict) -> bool:
 def _acts(verdict: Verdict) -> bool:
     """Return whether a verdict may change action rows: it proposes an action, or may end earlier ones."""
     return _proposes(verdict) or verdict.update > 0
-
-
-def _counter(name: str, text: str, label: str, counts: Counter[str]) -> Family:
-    """Return a counter metric with one sample per key."""
-    return Family(
-        name, "counter", text, tuple(Sample({label: key}, value) for key, value in sorted(dict(counts).items()))
-    )

@@ -62,13 +62,16 @@ _LOG = logging.getLogger("tocsin.bus")
 
 
 @contextlib.contextmanager
-def verdict_source(settings: KafkaSettings, prefix: str, group: str) -> Iterator[KafkaVerdicts]:
-    """Join a consumer group that reads the verdicts, and leave it at the end of the block.
+def verdict_source(
+    settings: KafkaSettings, prefix: str, group: str, topics: Sequence[str] = (VERDICTS,)
+) -> Iterator[KafkaVerdicts]:
+    """Join a consumer group that reads the verdicts, or other topics, and leave it at the end of the block.
 
     Args:
         settings: the Kafka cluster.
         prefix: prefix of the topics' names.
         group: name of the consumer group.
+        topics: names of the topics to read, without prefix.
 
     Raises:
         EngineError: no broker can be reached, it refuses, or a topic is missing.
@@ -82,10 +85,11 @@ def verdict_source(settings: KafkaSettings, prefix: str, group: str) -> Iterator
         "reconnect_backoff_max_ms": round(RECONNECT_SECONDS * 1000),
     }
     with consumer(settings, **options) as client:
-        for topic in (topic_name(VERDICTS, prefix), topic_name(DEAD_LETTER, prefix)):
+        names = [topic_name(topic, prefix) for topic in topics]
+        for topic in (*names, topic_name(DEAD_LETTER, prefix)):
             if not client.partitions_for_topic(topic):
                 raise EngineError(f"the topic {topic} is missing: run 'tocsin topics apply'")
-        yield KafkaVerdicts(client, topic_name(VERDICTS, prefix))
+        yield KafkaVerdicts(client, names[0], names[1:])
 
 
 def _signature(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
@@ -94,7 +98,7 @@ def _signature(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
 
 
 class KafkaVerdicts:
-    """A ``MessageSource`` for the verdicts topic.
+    """A ``MessageSource`` for the verdicts topic, or for other topics.
 
     It is used by one thread, but others may read ``lag_count`` and ``partition_count``.
 
@@ -104,16 +108,24 @@ class KafkaVerdicts:
         expired_count: messages that the broker deleted before they were read.
     """
 
-    def __init__(self, client: Any, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Subscribe to the topic.
+    def __init__(
+        self,
+        client: Any,
+        topic: str,
+        more_topics: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Subscribe to the topics.
 
         Args:
             client: a consumer with a group.
             topic: full name of the topic.
+            more_topics: full names of other topics.
             clock: monotonic time in seconds.
         """
         self._client = client
-        self._topic = topic
+        self._topics = (topic, *more_topics)
+        self._topic = ", ".join(self._topics)
         self._clock = clock
         self._words = hush_kafka()
         self._logged = ""
@@ -128,7 +140,7 @@ class KafkaVerdicts:
         self.lag_count = 0
         self.partition_count = 0
         self.expired_count = 0
-        client.subscribe([topic])
+        client.subscribe(list(self._topics))
 
     def poll(self, seconds: float) -> Sequence[Message]:
         """See ``MessageSource.poll``.
@@ -187,14 +199,14 @@ class KafkaVerdicts:
         """See ``MessageSource.partitions``."""
         return frozenset(partition.partition for partition in self._assigned)
 
-    def families(self) -> list[Family]:
-        """Return the source's metrics for ``/metrics``."""
+    def families(self, prefix: str = "tocsin_sink") -> list[Family]:
+        """Return the source's metrics for ``/metrics``; their names begin with ``prefix``."""
         gauges = (
-            ("tocsin_sink_lag_messages", "Messages that wait in our partitions.", self.lag_count),
-            ("tocsin_sink_partitions", "Partitions that are ours now.", self.partition_count),
-            ("tocsin_sink_expired_messages", "Messages that retention deleted unread.", self.expired_count),
+            ("lag_messages", "Messages that wait in our partitions.", self.lag_count),
+            ("partitions", "Partitions that are ours now.", self.partition_count),
+            ("expired_messages", "Messages that retention deleted unread.", self.expired_count),
         )
-        return [Family(name, "gauge", text, (Sample({}, value),)) for name, text, value in gauges]
+        return [Family(f"{prefix}_{name}", "gauge", text, (Sample({}, value),)) for name, text, value in gauges]
 
     def _polled(self, seconds: float) -> dict[Any, list[Any]]:
         """Poll the client and return partition -> records; temporary errors are logged and give {}."""
@@ -217,7 +229,7 @@ class KafkaVerdicts:
         """Update the assigned partitions and the lag, and check now and then that the topic still exists."""
         assigned = set(self._client.assignment())
         if assigned != self._assigned:
-            _LOG.info("partitions", extra={"topic": self._topic, "ours": sorted(p.partition for p in assigned)})
+            _LOG.info("partitions", extra={"topic": self._topic, "ours": self._names(assigned)})
             self._count_expired(assigned - self._assigned)
             self._assigned = assigned
             self._open = {one: first for one, first in self._open.items() if one in assigned}
@@ -229,6 +241,12 @@ class KafkaVerdicts:
             self._missing_count = 0 if self._is_there() else self._missing_count + 1
             if self._missing_count > 1:  # once may be a broker that just starts
                 raise EngineError(f"the topic {self._topic} is gone: run 'tocsin topics apply', then start this again")
+
+    def _names(self, assigned: Iterable[Any]) -> list[int] | list[str]:
+        """Return the numbers of partitions, with their topics where there are several."""
+        if len(self._topics) == 1:
+            return sorted(one.partition for one in assigned)
+        return sorted(f"{one.topic}:{one.partition}" for one in assigned)
 
     def _lag(self, partition: Any) -> int:
         """Return the number of uncommitted messages of a partition, 0 if unknown."""
@@ -273,7 +291,7 @@ class KafkaVerdicts:
     def _is_there(self) -> bool:
         """Return whether the topic exists; True if the broker cannot be asked."""
         try:
-            return bool(self._client.partitions_for_topic(self._topic))
+            return all(self._client.partitions_for_topic(topic) for topic in self._topics)
         except KafkaError:
             return True  # the broker is away: it did not say no
 

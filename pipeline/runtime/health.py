@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,17 @@ class HealthMinutes:
     def finish_all(self, late_by_host: Mapping[tuple[JobKey, str], int]) -> Iterator[HostHealth]:
         """Yield and remove all minutes, including the unfinished one, because the engine stops."""
         yield from self._give(list(self._minutes), late_by_host)
+
+    def late_before(self) -> list[list[Any]]:
+        """Return the counts of late records that rows have told already, as JSON-able values."""
+        return [
+            [[job.cluster, job.job_id, job.attempt], host, count]
+            for (job, host), count in sorted(self._late_before.items())
+        ]
+
+    def load_late_before(self, state: Sequence[Sequence[Any]]) -> None:
+        """Replace the counts of late records by what ``late_before`` returned."""
+        self._late_before = {(JobKey(*job), host): count for job, host, count in state}
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-able values, without the counts of late records, which restart with the engine."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Action, Component, Verdict
@@ -75,6 +75,25 @@ class HostHealth:
     gap_count: int
     worst_score: float = 0.0
     worst_metric: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """State of one attempt of a job at one time, for ``tocsin status``.
+
+    Attributes:
+        job: the attempt.
+        ts_ns: event time of the state; of two states of one attempt the later one is kept.
+        is_known: whether the engine still judges the attempt; False: it forgot it, and ``state`` is empty.
+        state: the attempt's entry in the engine's answer to ``status``; JSON values.
+        models: the models that the engine uses, as in that answer.
+    """
+
+    job: JobKey
+    ts_ns: int
+    is_known: bool
+    state: Mapping[str, Any]
+    models: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +176,10 @@ class Store(Protocol):
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Insert minutes of host health."""
+        ...
+
+    def write_job_status(self, states: Sequence[JobStatus]) -> None:
+        """Insert states of jobs; the newest of each attempt is kept."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tocsin.pipeline.job.witnesses import HARD
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import (
@@ -191,6 +191,27 @@ def host_health_row(minute: HostHealth) -> Row:
     }
 
 
+def job_status_row(status: JobStatus) -> Row:
+    """Return the state of an attempt as a row of ``job_status``."""
+    state = status.state
+    return {
+        "cluster": status.job.cluster,
+        "job_id": status.job.job_id,
+        "attempt": status.job.attempt,
+        "ts": TimeNs(status.ts_ns),
+        "known": status.is_known,
+        "ended": bool(state.get("ended")),
+        "hosts": int(state.get("host_count", 0)),
+        "ranks": int(state.get("rank_count", 0)),
+        "stepping_ranks": int(state.get("stepping_rank_count", 0)),
+        "max_step": int(state.get("max_step", -1)),
+        "abstained": [f"{reason} {count}" for reason, count in sorted(dict(state.get("abstained", {})).items())],
+        "open_verdicts": len(state.get("verdicts", ())),
+        "status_json": to_json(state, sort=True),
+        "models_json": to_json(status.models),
+    }
+
+
 def summary_of(verdict: Verdict) -> str:
     """Return a verdict as one sentence: suspects, cause, onset and the first evidence.
 
@@ -311,9 +332,14 @@ def one_line(text: str) -> str:
     return short if len(short) <= MAX_TEXT_CHARACTERS else short[: MAX_TEXT_CHARACTERS - 1] + "…"
 
 
-def to_json(value: object) -> str:
-    """Return compact JSON; NaN and infinities, which JSON cannot express, become strings."""
-    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+def to_json(value: object, *, sort: bool = False) -> str:
+    """Return compact JSON; NaN and infinities, which JSON cannot express, become strings.
+
+    Args:
+        value: the value.
+        sort: whether objects are written with their keys ascending, so that equal values give equal texts.
+    """
+    return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), sort_keys=sort)
 
 
 def _finite(value: object) -> object:

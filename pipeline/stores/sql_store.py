@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from tocsin.pipeline.stores import rows
-from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
@@ -198,6 +198,10 @@ class SqlStore:
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """See ``Store.write_host_health``."""
         self._insert_all("host_health", minutes, rows.host_health_row)
+
+    def write_job_status(self, states: Sequence[JobStatus]) -> None:
+        """See ``Store.write_job_status``."""
+        self._insert_all("job_status", states, rows.job_status_row)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """See ``Store.expire_overdue``."""

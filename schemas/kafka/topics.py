@@ -46,6 +46,12 @@ PROBES: Final = "probes"
 DEAD_LETTER: Final = "dead-letter"
 LATE: Final = "late"
 CLOCK: Final = "clock"
+EVIDENCE: Final = "evidence"
+HOST_HEALTH: Final = "host-health"
+JOB_STATUS: Final = "job-status"
+
+REPORTS: Final = (EVIDENCE, HOST_HEALTH, JOB_STATUS)
+"""The topics with what the engine says beside its verdicts; their messages become rows, and repeat without harm."""
 
 INPUTS: Final = (FRAMES, STEPS, COLLECTIVES, EVENTS)
 """The topics that agents write."""
@@ -99,7 +105,7 @@ class Topic:
         key: what a record's key consists of, for people.
         partition_count: least number of partitions.
         retention_seconds: how long records are kept by their own timestamps, None = for good.
-        is_compacted: whether only the newest record of each key is kept.
+        is_compacted: whether only the newest record of each key is kept, and that no longer than ``retention_seconds``.
         max_record_bytes: the broker refuses larger records.
         timestamp_ahead_seconds: the broker refuses stamps further ahead of its clock, None = no limit.
         is_stamped_by_broker: whether the broker's clock stamps the records, not the sender's.
@@ -120,7 +126,7 @@ class Topic:
         """Return the topic's settings by Kafka's names; all others keep the broker's defaults."""
         retention_ms = -1 if self.retention_seconds is None else round(self.retention_seconds * 1000)
         values = {
-            "cleanup.policy": "compact" if self.is_compacted else "delete",
+            "cleanup.policy": _policy(is_compacted=self.is_compacted, is_deleted=self.retention_seconds is not None),
             "retention.ms": str(retention_ms),
             "max.message.bytes": str(self.max_record_bytes),
             "message.timestamp.type": "LogAppendTime" if self.is_stamped_by_broker else "CreateTime",
@@ -131,6 +137,13 @@ class Topic:
         if self.compact_after_seconds is not None:
             values["max.compaction.lag.ms"] = str(round(self.compact_after_seconds * 1000))
         return values
+
+
+def _policy(*, is_compacted: bool, is_deleted: bool) -> str:
+    """Return Kafka's cleanup policy of a topic."""
+    if is_compacted:
+        return "compact,delete" if is_deleted else "compact"
+    return "delete"
 
 
 def topics(
@@ -201,6 +214,16 @@ def _output_topics(prefix: str, partition_count: int) -> tuple[Topic, ...]:
         Topic(topic_name(ACTIONS, prefix), "cluster/job_id", 1, 30 * _DAY),
         Topic(topic_name(ACTION_ACKS, prefix), "cluster/job_id", 1, 30 * _DAY),
         Topic(topic_name(PROBES, prefix), "cluster/job_id", 1, _DAY),
+        Topic(topic_name(EVIDENCE, prefix), "cluster/job_id", partition_count, 7 * _DAY),
+        Topic(topic_name(HOST_HEALTH, prefix), "cluster/job_id", partition_count, 7 * _DAY),
+        Topic(
+            topic_name(JOB_STATUS, prefix),
+            "cluster/job_id/attempt",
+            partition_count,
+            7 * _DAY,
+            is_compacted=True,
+            compact_after_seconds=_HOUR,
+        ),
         Topic(topic_name(DEAD_LETTER, prefix), "the record's own", 1, 7 * _DAY, max_record_bytes=REFUSED_BYTES),
         Topic(topic_name(LATE, prefix), "the record's own", partition_count, 7 * _DAY, max_record_bytes=REFUSED_BYTES),
     )

@@ -12,7 +12,8 @@ from tests.pipeline.kafka.kit import FaultyStore, topic
 from tests.pipeline.stores.samples import verdict
 from tocsin.pipeline.identity.signed import SignedRecords
 from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key, public_half
-from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
+from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
+from tocsin.pipeline.kafka.verdict_sink import VerdictSink
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
 from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.pipeline.runtime.flink.model_log import ModelLog, ModelRow
@@ -85,6 +86,6 @@ def verdicts() -> Outcome:
     stop, store, box = threading.Event(), FaultyStore(), MemoryBox()
     forged = [replace(message, signature=header, offset_count=place) for place, header in enumerate(headers)]
     check = VerdictChecker([public_half(engine)]).check
-    VerdictSink(MemorySource(forged, when_empty=stop.set), store, box, VerdictSinkConfig(check=check)).run(stop)
+    VerdictSink(MemorySource(forged, when_empty=stop.set), store, box, TopicSinkConfig(check=check)).run(stop)
     held = not store.verdicts and len(box.letters) == len(headers)
     return Outcome(len(headers), f"{len(store.verdicts)} became incidents, {len(box.letters)} dead letters", held)

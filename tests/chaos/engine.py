@@ -81,7 +81,7 @@ class Distributed:
     def compare(self, plays: Sequence[Play], prefix: str) -> list[Outcome]:
         """Play them as one stream, and say of each whether it is as the embedded engine says."""
         data = self.folder / f"{prefix}-data"
-        said = embedded(plays, data)
+        said = embedded(plays, data, is_whole=True)
         with self.job(prefix) as chain:
             play_together(plays, chain.settings, prefix)
             is_settled = chain.wait_settled(SETTLE_SECONDS)

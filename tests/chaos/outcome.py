@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.embedded_rows import embedded_rows
 from tests.chaos.plays import Play
 from tests.chaos.tables import Tables, difference, write_embedded
 from tests.chaos.tables import read_tables as read_tables  # noqa: PLC0414  # re-exported
@@ -32,10 +33,21 @@ class Outcome:
     differs: str
 
 
-def embedded(plays: Sequence[Play], data: Path) -> dict[str, list[Verdict]]:
-    """Job -> what the embedded engine says of it; also in the tables of a data folder."""
-    found = {play.job_id: play.embedded() for play in plays}
-    write_embedded(data, [verdict for verdicts in found.values() for verdict in verdicts])
+def embedded(plays: Sequence[Play], data: Path, *, is_whole: bool = False) -> dict[str, list[Verdict]]:
+    """Job -> what the embedded engine says of it; also in the tables of a data folder.
+
+    Args:
+        plays: what is played.
+        data: the data folder.
+        is_whole: whether evidence, host health and the jobs' states are written, too.
+    """
+    if not is_whole:
+        found = {play.job_id: play.embedded() for play in plays}
+        write_embedded(data, [verdict for verdicts in found.values() for verdict in verdicts])
+        return found
+    rows = {play.job_id: embedded_rows(play.recording) for play in plays}
+    found = {job_id: list(one.write.verdicts) for job_id, one in rows.items()}
+    write_embedded(data, [verdict for verdicts in found.values() for verdict in verdicts], list(rows.values()))
     return found
 
 

@@ -17,6 +17,7 @@ from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka.settings import KafkaSettings
 from tocsin.schemas.kafka.topics import (
     INPUTS,
+    REPORTS,
     VERDICTS,
     parse_key,
     topic_name,
@@ -71,8 +72,14 @@ class Chain:
             return all((client.committed(place) or 0) >= ends[place] for place in places)
 
     def _is_consumed(self) -> bool:
+        """Whether the rows of all verdicts and reports are written."""
+        group = f"{self.prefix}.sink-clickhouse"
+        names = [(VERDICTS, group), *((name, f"{group}.reports") for name in REPORTS)]
+        return all(self._is_topic_consumed(name, members) for name, members in names)
+
+    def _is_topic_consumed(self, name: str, group: str) -> bool:
         """The last message may be a transaction's end, which nobody commits."""
-        topic, last = topic_name(VERDICTS, self.prefix), dict[Any, int]()
+        topic, last = topic_name(name, self.prefix), dict[Any, int]()
         with consumer(self.settings, isolation_level="read_committed") as client:
             places = _places(client, topic)
             client.assign(places)
@@ -80,7 +87,7 @@ class Chain:
             while any(client.position(place) < ends[place] for place in places):
                 for place, records in client.poll(timeout_ms=200).items():
                     last[place] = records[-1].offset
-        with consumer(self.settings, group_id=f"{self.prefix}.sink-clickhouse") as client:
+        with consumer(self.settings, group_id=group) as client:
             return all((client.committed(place) or 0) > offset for place, offset in last.items())
 
     def _wait_checkpoints(self, count: int, until: float) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.embedded_rows import EmbeddedRows
 from tocsin.cli.database import database
 from tocsin.cli.incidents import fetch
 from tocsin.cli.paths import database_folder
@@ -21,13 +22,18 @@ Tables = Mapping[str, Sequence[Rows]]
 
 _QUERIES = {
     "incidents": "SELECT * EXCEPT updated FROM tocsin.incidents FINAL ORDER BY verdict_id",
+    "incident_evidence": "SELECT e.* EXCEPT written, i.job_id AS job_id FROM tocsin.incident_evidence AS e FINAL"
+    " INNER JOIN (SELECT DISTINCT verdict_id, job_id FROM tocsin.incidents) AS i ON i.verdict_id = e.verdict_id",
+    "host_health": "SELECT * EXCEPT (written) FROM tocsin.host_health FINAL ORDER BY host, minute",
+    "job_status": "SELECT * EXCEPT (written, status_json), status_json FROM tocsin.job_status FINAL ORDER BY attempt",
     "actions": "SELECT * EXCEPT written FROM tocsin.actions FINAL ORDER BY verdict_id, update_number, kind, target",
 }
 _SHOWN = "tocsin incidents"
+_BESIDE = ("incident_evidence", "host_health", "job_status")
 
 
-def write_embedded(data: Path, verdicts: Sequence[Verdict]) -> None:
-    """Write verdicts as ``tocsin serve`` does, to a data folder."""
+def write_embedded(data: Path, verdicts: Sequence[Verdict], rows: Sequence[EmbeddedRows] = ()) -> None:
+    """Write verdicts, and what stands beside them, as ``tocsin serve`` does, to a data folder."""
     store = ChdbStore(database_folder(data))
     proposed: dict[str, tuple[Action, ...]] = {}
     try:
@@ -39,6 +45,10 @@ def write_embedded(data: Path, verdicts: Sequence[Verdict]) -> None:
                 store.write_actions(changes)
             if actions := standing_after(verdict, before):
                 proposed[verdict.verdict_id] = actions
+        for one in rows:
+            store.write_evidence(one.write.evidence)
+            store.write_host_health(one.write.health)
+            store.write_job_status(one.statuses)
     finally:
         store.close()
 
@@ -56,8 +66,9 @@ def read_tables(data: Path, address: ClickHouseAddress | None = None) -> dict[st
 
 
 def difference(wanted: Tables, found: Tables) -> str:
-    """The first thing that differs, "" = nothing."""
-    for table in (*_QUERIES, _SHOWN):
+    """The first thing that differs, "" = nothing; what stands beside verdicts only where ``wanted`` has any of it."""
+    left_out = () if "job_status" in wanted else _BESIDE
+    for table in (*(name for name in _QUERIES if name not in left_out), _SHOWN):
         ours, theirs = ({_name_of(row): row for row in one.get(table, ())} for one in (wanted, found))
         for what, names in (("lacks", ours.keys() - theirs.keys()), ("has also", theirs.keys() - ours.keys())):
             if names:
@@ -73,6 +84,13 @@ def difference(wanted: Tables, found: Tables) -> str:
 
 
 def _name_of(row: Rows) -> str:
-    """A verdict's, or an action's: of one verdict there may be several to one target, one after the other."""
+    """A verdict's, a point's, a minute's, an attempt's, or an action's.
+
+    Of one verdict there may be several actions to one target, one after the other.
+    """
+    if "verdict_id" not in row:
+        return " ".join(str(row[name]) for name in ("host", "minute", "attempt") if name in row)
+    if "metric" in row:
+        return " ".join(str(row[name]) for name in ("verdict_id", "metric", "component", "ts"))
     action = f"{row['target']}{row.get('kind', '')}{row.get('update_number', '')}" if "target" in row else ""
     return f"{row['verdict_id']}{action}"

@@ -121,8 +121,8 @@ class Sink:
             return str(answer.read().decode())
 
     def partitions(self) -> list[int]:
-        """What it said last of its partitions."""
-        lines = [line for line in self.child.log_tail().splitlines() if " ours=" in line]
+        """What it said last of its partitions of the verdicts."""
+        lines = [line for line in self.child.log_tail().splitlines() if '.verdicts" ours=' in line]
         return list(json.loads(lines[-1].rpartition(" ours=")[2])) if lines else []
 
 

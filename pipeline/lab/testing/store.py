@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.verdicts import Verdict, VerdictState
 
@@ -23,6 +23,7 @@ class MemoryStore:
         self.evidence: list[EvidencePoint] = []
         self.actions: list[ActionChange] = []
         self.health: list[HostHealth] = []
+        self.statuses: list[JobStatus] = []
         self.failures_left_count = 0
 
     def migrate(self) -> int:
@@ -61,6 +62,10 @@ class MemoryStore:
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Keep minutes of host health."""
         self.health.extend(minutes)
+
+    def write_job_status(self, states: Sequence[JobStatus]) -> None:
+        """Keep states of jobs."""
+        self.statuses.extend(states)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """Expire overdue verdicts and their open actions; return the verdicts' ids."""

@@ -23,6 +23,8 @@ def status_of(
     """
     graph = pipeline.graph
     step_seconds = pipeline.steps.median_step_ns / NS_PER_SECOND
+    hosts = _hosts_status(job, pipeline, now_ns, late_by_host)
+    ranks = _ranks_status(pipeline, now_ns)
     return {
         "cluster": job.cluster,
         "job_id": job.job_id,
@@ -34,8 +36,11 @@ def status_of(
         "step_seconds": step_seconds,
         "groups": len(graph.groups),
         "hook_present": any(host.hook_present for host in graph.hosts.values()) or bool(graph.ranks),
-        "hosts": _hosts_status(job, pipeline, now_ns, late_by_host),
-        "ranks": _ranks_status(pipeline, now_ns),
+        "host_count": len(hosts),
+        "rank_count": len(ranks),
+        "stepping_rank_count": sum(facts["steps_per_second"] > 0 for facts in ranks.values()),
+        "hosts": hosts,
+        "ranks": ranks,
         "contested_ranks": sorted(graph.contested),
         "abstained": pipeline.abstentions(),
         "models": pipeline.models_in_use(),

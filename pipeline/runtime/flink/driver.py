@@ -33,10 +33,12 @@ from tocsin.pipeline.core.operator import UNCHANGED
 from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
+from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
 from tocsin.pipeline.runtime.flink.held_windows import HeldWindow, HeldWindows
 from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.outputs import Output, canary, verdict_output
 from tocsin.pipeline.runtime.flink.reduce import named_by
+from tocsin.pipeline.runtime.flink.reports import JobReports
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.errors import IdentityError, SchemaError, SnapshotError
 from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE
@@ -56,11 +58,13 @@ _LARGE_BYTES = 1 << 20
 _AHEAD_NS = 2 * NS_PER_SECOND
 """Least time by which a record's own stamp must be after Kafka's for the record to be refused."""
 OPERATOR_FAILED, STAMPS_DIFFER, KEY_DIFFERS = "operator_failed", "stamps_differ", "key_differs"
+REPORTS_FAILED = "reports_failed"
 COUNTERS = (
     "records",
     "dead_letters",
     "late_records",
     OPERATOR_FAILED,
+    REPORTS_FAILED,
     "slices",
     "verdicts",
     "snapshots",
@@ -107,7 +111,7 @@ class DriverConfig:
         signatures: files with the keys that ``functions.py`` opens in a worker.
     """
 
-    engine: EngineConfig = field(default_factory=lambda: EngineConfig(history=None))
+    engine: EngineConfig = field(default_factory=EngineConfig)
     snapshot_seconds: int = 60
     canary_seconds: int = 0
     signatures: SignatureConfig = field(default_factory=SignatureConfig)
@@ -137,7 +141,7 @@ class JobDriver:
             SnapshotError: another version wrote the state.
         """
         slices = replace(config.engine.slices, max_ahead_ns=_FAR_AHEAD_NS)
-        self._config = replace(config, engine=replace(config.engine, slices=slices, history=None))
+        self._config = replace(config, engine=replace(config.engine, slices=slices))
         self._key = key
         self._named = named_by(key.decode("utf-8", "replace"))
         self._state = state
@@ -157,6 +161,7 @@ class JobDriver:
         self.labelled: Counter[tuple[str, str, str]] = Counter()
         """(name, label, label's value) -> count since the reader cleared them."""
         self._engine = self._new_engine()
+        self._reports = JobReports()
         self._resume()
 
     def _new_engine(self) -> EmbeddedEngine:
@@ -169,6 +174,7 @@ class JobDriver:
         if parts:
             try:
                 self._engine.restore(parts)
+                self._reports.restore(self._engine, parts)
             except SnapshotError as error:
                 name = self._key.decode("utf-8", "replace")
                 way_out = "start without a savepoint, or with the version that wrote it"
@@ -328,10 +334,21 @@ class JobDriver:
                 DEAD_LETTER, entry.data, entry.reason.value, entry.sentence, f"::{end_ns // NS_PER_SECOND}"
             )
         yield from said
+        yield from self._reported(output, end_ns + lateness_ns)
         every_ns = self._config.canary_seconds * NS_PER_SECOND
         if every_ns and end_ns % every_ns == 0:
             for job in self._engine.jobs():
                 yield self._identity.signed(verdict_output(canary(job, end_ns)))
+
+    def _reported(self, output: EngineOutput, tick_ns: int) -> list[Output]:
+        """Return the messages beside the verdicts; where making them fails, the reports begin without a past."""
+        try:
+            return [self._identity.signed(one) for one in self._reports.on_output(self._engine, output, tick_ns)]
+        except Exception:  # noqa: BLE001  # supervising: evidence is not worth a verdict
+            _LOG.exception("reports failed", extra={"key": self._key.decode("utf-8", "replace")})
+            self.counters[REPORTS_FAILED] += 1
+            self._reports = JobReports()
+            return []
 
     def _refused(self, where: str, record: bytes, reason: str, detail: str, origin: str) -> Output:
         """Count a refused record and return it with its reason and origin, for the topic ``where``."""
@@ -351,7 +368,8 @@ class JobDriver:
 
     def _snapshot(self) -> None:
         """Write the changed parts of a snapshot and begin a new journal with the windows that wait."""
-        parts = self._engine.snapshot(self._digests.keys() if self._adds else ())
+        have = self._digests.keys() if self._adds else ()
+        parts = {**self._engine.snapshot(have), **self._reports.snapshot(self._engine, have)}
         known = self._digests
         digests = {name: known[name] if data == UNCHANGED else _digest(data) for name, data in parts.items()}
         changed = {name: data for name, data in parts.items() if known.get(name) != digests[name]}

@@ -25,7 +25,7 @@ from tocsin.pipeline.runtime.flink.options import (
     JobOptions,
     options_from,
 )
-from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE, VERDICTS
+from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE, REPORTS, VERDICTS
 
 _SETTINGS = {
     "table.local-time-zone": "UTC",
@@ -61,6 +61,7 @@ def build(options: JobOptions) -> StreamExecutionEnvironment:
         sql.insert_outputs(LATE),
         sql.refused(DEAD_LETTER, "dead"),
         sql.refused(LATE, "late"),
+        *(sql.insert_outputs(name) for name in REPORTS),
     ):
         statements.add_insert_sql(statement)
     statements.attach_as_datastream()
@@ -87,7 +88,7 @@ def _environment(options: JobOptions) -> StreamExecutionEnvironment:
 
 def _driver_config(options: JobOptions) -> DriverConfig:
     """Return the settings of the operators' driver."""
-    engine = EngineConfig(history=None)
+    engine = EngineConfig()
     return DriverConfig(
         engine=played(engine) if options.signatures.allow_player else engine,
         snapshot_seconds=options.snapshot_seconds,

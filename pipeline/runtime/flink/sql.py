@@ -27,6 +27,7 @@ from tocsin.schemas.kafka.topics import (
     MODELS,
     RECORD_BYTES,
     REFUSED_BYTES,
+    REPORTS,
     VERDICTS,
     check_prefix,
     topic_name,
@@ -240,6 +241,7 @@ def output_table(options: StreamOptions, name: str, job_name: str) -> str:
     """Return the SQL that declares one output topic as a table (k, v, h).
 
     The job's name is part of the transaction ids, because two jobs with the same prefix would fence each other out.
+    Reports need no transactions: the same message twice gives the same rows.
     """
     exactly_once = f"""
   'sink.delivery-guarantee' = 'exactly-once',
@@ -250,14 +252,14 @@ def output_table(options: StreamOptions, name: str, job_name: str) -> str:
   k BYTES,
   v BYTES,
   h MAP<STRING, BYTES> METADATA FROM 'headers'
-) WITH ({exactly_once if options.is_exactly_once else at_least_once}
+) WITH ({exactly_once if options.is_exactly_once and name not in REPORTS else at_least_once}
   'properties.enable.idempotence' = 'true',
   'properties.max.request.size' = '{REFUSED_BYTES}',
 {_with(options, topic_name(name, options.prefix))}
 )"""
 
 
-OUTPUTS = (VERDICTS, DEAD_LETTER, LATE)
+OUTPUTS = (VERDICTS, DEAD_LETTER, LATE, *REPORTS)
 
 
 def table_of(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from tocsin.cli.database import database
 from tocsin.cli.engine_reader import EngineReader
 from tocsin.cli.paths import control_socket
+from tocsin.cli.status_table import is_judging
 from tocsin.cli.ticks import engine_judges, is_ticking
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError, EngineRefusedError
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
@@ -21,7 +22,8 @@ Row = Mapping[str, Any]
 MAX_SHOWN_COUNT: Final = 1000
 """Greatest number of incidents shown; the newest ones."""
 _JOBS_QUERY: Final = (
-    "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health ORDER BY 1"
+    "SELECT job_id FROM tocsin.incidents UNION DISTINCT SELECT job_id FROM tocsin.host_health"
+    " UNION DISTINCT SELECT job_id FROM tocsin.job_status ORDER BY 1"
 )
 
 
@@ -104,7 +106,10 @@ class DatabaseSource:
 
     def is_judged(self) -> bool:
         """See ``IncidentSource.is_judged``."""
-        return self._address is not None or engine_judges(self._data, "incidents")
+        if self._address is None:
+            return engine_judges(self._data, "incidents")
+        with database(self._data, self._address) as ask:
+            return is_judging(ask, "incidents")
 
 
 class RemoteSource:

@@ -1,24 +1,34 @@
-"""``tocsin sink clickhouse``: writes verdicts from Kafka to the incident database on a server."""
+"""``tocsin sink clickhouse``: writes verdicts and reports from Kafka to the incident database on a server."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.schemas.credential_store import read_credentials
-from tocsin.schemas.errors import ConfigError, CredentialError
+from tocsin.schemas.errors import ConfigError, CredentialError, TocsinError
+from tocsin.schemas.kafka.topics import REPORTS, VERDICTS
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.kafka.verdict_sink import Check
+    from tocsin.collectors.metrics_page import MetricsPage
+    from tocsin.pipeline.kafka.topic_sink import Check, TopicSink
+    from tocsin.pipeline.kafka.verdicts import KafkaVerdicts
+    from tocsin.schemas.formats.prometheus_text import Family
+
+
+_JOIN_SECONDS: Final = 60.0
+"""How long the end waits for a sink's unfinished batch."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,30 +58,74 @@ def run(args: argparse.Namespace) -> int:
     settings, check = settings_of(args), _check_of(args.verdict_keys)
     set_up_logs(args)
     # The drivers take a moment to load: only who needs them pays.
-    from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
+    from tocsin.pipeline.kafka.report_sink import ReportSink
+    from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
+    from tocsin.pipeline.kafka.verdict_sink import VerdictSink
     from tocsin.pipeline.kafka.verdicts import KafkaDeadLetters, verdict_source
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    store, letters, page = ClickHouseStore(address), KafkaDeadLetters(settings, args.topic_prefix), None
-    group = args.group or f"{args.topic_prefix}.sink-clickhouse"
-    try:
-        with verdict_source(settings, args.topic_prefix, group) as source:
-            sink = VerdictSink(source, store, letters, VerdictSinkConfig(check=check))
-            if args.metrics_listen:
-                page = MetricsPage(args.metrics_listen, lambda: [*sink.families(), *source.families()], sink.health)
-                page.start()
-            print(f"tocsin sink: {args.topic_prefix}.verdicts to {address}", file=sys.stderr, flush=True)
-            sink.run(stop)
-    finally:
-        letters.close()
-        store.close()
-        if page is not None:
-            page.close()
+    prefix, config = args.topic_prefix, TopicSinkConfig(check=check)
+    group = args.group or f"{prefix}.sink-clickhouse"
+    with contextlib.ExitStack() as opened:
+        parts = []
+        for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, REPORTS, f"{group}.reports")):
+            store, letters = ClickHouseStore(address), KafkaDeadLetters(settings, prefix)
+            opened.callback(store.close)
+            opened.callback(letters.close)
+            source = opened.enter_context(verdict_source(settings, prefix, members, topics))
+            parts.append((kind(source, store, letters, config), source))
+        if args.metrics_listen:
+            opened.callback(_page(args.metrics_listen, parts).close)
+        print(f"tocsin sink: {prefix}.verdicts to {address}", file=sys.stderr, flush=True)
+        _run_all([sink for sink, _ in parts], stop)
     return 0
+
+
+def _page(listen: str, parts: Sequence[tuple[TopicSink, KafkaVerdicts]]) -> MetricsPage:
+    """Start and return the page with the metrics and the health of all sinks."""
+    from tocsin.collectors.metrics_page import MetricsPage
+
+    def families() -> list[Family]:
+        return [family for sink, source in parts for family in (*sink.families(), *source.families(sink.metric_prefix))]
+
+    def health() -> tuple[bool, str]:
+        return next((said for sink, _ in parts if not (said := sink.health())[0]), parts[0][0].health())
+
+    page = MetricsPage(listen, families, health)
+    page.start()
+    return page
+
+
+def _run_all(sinks: Sequence[TopicSink], stop: threading.Event) -> None:
+    """Run the first sink here and the others in threads of their own, until stopped or one of them fails.
+
+    Raises:
+        TocsinError: what ended a sink.
+    """
+    failures: list[TocsinError] = []
+
+    def run_one(sink: TopicSink) -> None:
+        try:
+            sink.run(stop)
+        except TocsinError as error:
+            failures.append(error)
+        finally:
+            stop.set()
+
+    threads = [threading.Thread(target=run_one, args=(sink,), daemon=True) for sink in sinks[1:]]
+    for thread in threads:
+        thread.start()
+    try:
+        sinks[0].run(stop)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(_JOIN_SECONDS)
+    if failures:
+        raise failures[0]
 
 
 def _check_of(path: str) -> Check | None:

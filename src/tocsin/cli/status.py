@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from tocsin.cli.database import add_database_arguments, database, database_of
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.main import EXIT_ERROR
-from tocsin.cli.paths import add_data_argument, control_socket, data_folder
+from tocsin.cli.paths import control_socket
+from tocsin.cli.status_table import read_status, tell_age
 from tocsin.cli.ticks import engine_ticks, is_ticking
-from tocsin.pipeline.runtime.embedded.control_socket import ANSWER_TIMEOUT_SECONDS, ControlClient
+from tocsin.pipeline.runtime.embedded.control_socket import ANSWER_TIMEOUT_SECONDS, ControlClient, EngineAbsentError
+from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.schemas.printable import json_text, plain
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
@@ -27,31 +31,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags to the parser."""
     parser.add_argument("job", nargs="?", help="job id (default: all jobs)")
     parser.add_argument("--json", action="store_true", help="the engine's answer as it is")
-    add_data_argument(parser)
+    add_database_arguments(parser)
     add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Query the engine and print its state.
+    """Query the engine, or the tables of a distributed one, and print its state.
 
     Returns:
         The exit status: 0, 1 if the job that was asked for is unknown, 2 if the engine does not tick.
     """
-    asked = {"job_id": args.job} if args.job else {}
-    reader = reader_of(args)
-    if reader is not None:
-        answer = reader.call("status", **asked)
-        ticks = is_ticking(answer, "status")
-    else:
-        data = data_folder(args.data)
-        ticks = engine_ticks(data, "status")
-        client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STALLED_ENGINE_SECONDS)
-        answer = client.call("status", **asked)
+    answer, ticks = _asked(args)
     if args.json:
         print(json_text(answer, indent=2))
         return 0 if ticks else EXIT_ERROR
     status = _show(args, answer)
     return status if ticks else EXIT_ERROR
+
+
+def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """Return the answer of the engine, or of the database of a distributed one, and whether anything is judged now.
+
+    Without flags it is this machine's engine; where none runs, the server that the environment names.
+    """
+    asked = {"job_id": args.job} if args.job else {}
+    reader = reader_of(args)
+    if reader is not None:
+        answer = reader.call("status", **asked)
+        return answer, is_ticking(answer, "status")
+    data, address = database_of(args)
+    if args.clickhouse:
+        return _from_table(args, data, address)
+    try:
+        ticks = engine_ticks(data, "status")
+        client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STALLED_ENGINE_SECONDS)
+        return client.call("status", **asked), ticks
+    except EngineAbsentError:
+        if address is None:
+            raise
+        return _from_table(args, data, address)
+
+
+def _from_table(args: argparse.Namespace, data: Path, address: ClickHouseAddress | None) -> tuple[dict[str, Any], bool]:
+    """Return the newest states in the database, and whether they are recent."""
+    with database(data, address) as ask:
+        answer = read_status(ask, args.job)
+    age_seconds = answer["tick_age_seconds"]
+    return answer, age_seconds is not None and tell_age(age_seconds, "status")
 
 
 def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
@@ -63,7 +89,8 @@ def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
         print(f"refused   {refused} records from the future: a host's clock is ahead (its agent corrects its stamps)")
     if not answer["jobs"]:
         what = f"job {plain(args.job)}" if args.job else "any job"
-        print(f"The engine runs and has heard nothing of {what}.")
+        runs = "" if answer["tick_age_seconds"] is None else "runs and "
+        print(f"The engine {runs}has heard nothing of {what}.")
         print(f"Connected agents: {', '.join(map(plain, answer['connected_hosts'])) or 'none'}.")
         _print_models(answer)
         return 1 if args.job else 0
@@ -86,7 +113,12 @@ def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
 
 def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
     """Yield the lines about the engine itself: the age of its newest tick, and its problems."""
-    yield f"engine    newest tick {answer['tick_age_seconds']:.1f} s old, {answer['live']}"
+    age_seconds = answer["tick_age_seconds"]
+    yield (
+        f"engine    {answer['live']}"
+        if age_seconds is None
+        else (f"engine    newest tick {age_seconds:.1f} s old, {answer['live']}")
+    )
     if not answer["is_ready"]:
         yield f"engine    not ready: {answer['ready']}"
     for page in answer["pages"]:
@@ -124,12 +156,12 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
     hosts, ranks = job["hosts"], job["ranks"]
     if job.get("superseded"):  # its steps and hosts are history; the later attempt's are shown
         return [f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']}), over: a later attempt runs"]
-    stepping = [rank for rank, facts in ranks.items() if facts["steps_per_second"] > 0]
+    stepping_count = job.get("stepping_rank_count", sum(facts["steps_per_second"] > 0 for facts in ranks.values()))
     lines = [
         f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})"
         + (", ended" if job["ended"] else ""),
-        f"  hosts     {len(hosts)} known, {sum(host in connected for host in hosts)} connected",
-        f"  ranks     {len(ranks)} of {job['world_size']} known, {len(stepping)} making steps",
+        f"  hosts     {job.get('host_count', len(hosts))} known, {sum(host in connected for host in hosts)} connected",
+        f"  ranks     {job.get('rank_count', len(ranks))} of {job['world_size']} known, {stepping_count} making steps",
         f"  newest    step {job['max_step']}",
         f"  hook      {_HOOK[bool(job['hook_present'])]}",
         f"  groups    {job['groups']} communication groups known",

@@ -11,7 +11,8 @@ from tests.pipeline.kafka.kit import FaultyStore, topic
 from tests.pipeline.stores.samples import verdict
 from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key, public_half
 from tocsin.pipeline.kafka.consumer_api import Message
-from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
+from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
+from tocsin.pipeline.kafka.verdict_sink import VerdictSink
 from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Role, new_credential
@@ -83,6 +84,6 @@ def test_the_sink_writes_what_the_engine_signed_and_keeps_the_rest_as_dead_lette
     honest, forged, unsigned = topic(verdict("a"), verdict("b"), verdict("c"))
     stop, store, box = threading.Event(), FaultyStore(), MemoryBox()
     source = MemorySource([signed(honest, KEY), signed(forged, OTHER), unsigned], when_empty=stop.set)
-    VerdictSink(source, store, box, VerdictSinkConfig(check=CHECKER.check)).run(stop)
+    VerdictSink(source, store, box, TopicSinkConfig(check=CHECKER.check)).run(stop)
     assert [one.verdict_id for one in store.verdicts] == ["a"]
     assert [letter.reason for letter in box.letters] == [IdentityRefusal.UNKNOWN_KEY, IdentityRefusal.UNSIGNED]

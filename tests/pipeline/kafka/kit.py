@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tocsin.pipeline.kafka.consumer_api import Message
-from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
+from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
+from tocsin.pipeline.kafka.verdict_sink import VerdictSink
 from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.pipeline.lab.testing.store import MemoryStore
 from tocsin.pipeline.stores.base import ActionChange, Store
@@ -75,7 +76,7 @@ def drained(messages: Sequence[Message], store: Store, box: MemoryBox | None = N
     """Run a sink until the topic is empty."""
     stop = threading.Event()
     clock = Clock()
-    sink = VerdictSink(WaitingSource(messages, clock, stop.set), store, box or MemoryBox(), VerdictSinkConfig(), clock)
+    sink = VerdictSink(WaitingSource(messages, clock, stop.set), store, box or MemoryBox(), TopicSinkConfig(), clock)
     sink.run(stop)
     return sink
 

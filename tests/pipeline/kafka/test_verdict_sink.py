@@ -20,7 +20,8 @@ from tests.pipeline.kafka.kit import (
 )
 from tests.pipeline.stores.samples import verdict
 from tocsin.pipeline.incidents.proposals import changes_of, standing_after
-from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
+from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
+from tocsin.pipeline.kafka.verdict_sink import VerdictSink
 from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.pipeline.stores.backoff import BackoffConfig
 from tocsin.schemas.cloudevents import encode_verdict
@@ -155,7 +156,7 @@ def test_a_lone_row_is_blamed_only_where_another_goes_in() -> None:
     stop = threading.Event()
     source = MemorySource(topic(verdict("a"), verdict("bad"), verdict("b")), when_empty=stop.set)
     source.poll_count = 1
-    VerdictSink(source, store, box, VerdictSinkConfig(linger_seconds=0.0)).run(stop)
+    VerdictSink(source, store, box, TopicSinkConfig(linger_seconds=0.0)).run(stop)
     assert set(tables(store)[0]) == {"a", "b"}
     assert [letter.message.offset_count for letter in box.letters] == [1]
 
@@ -195,7 +196,7 @@ def test_a_broken_table_of_actions_blames_no_verdict(*, known: bool) -> None:
     stop, clock = threading.Event(), Clock()
     source = WaitingSource(topic(*[verdict("first")][:known], *calm, *acting), clock, stop.set)
     source.poll_count = 1 if known else 100
-    sink = VerdictSink(source, store, box, VerdictSinkConfig(linger_seconds=0.0), clock)
+    sink = VerdictSink(source, store, box, TopicSinkConfig(linger_seconds=0.0), clock)
     sink.run(stop)
 
     assert not box.letters
@@ -242,7 +243,7 @@ def test_an_hour_without_a_database_loses_nothing() -> None:
     values = [verdict(f"v{n}") for n in range(50)]
     source = WaitingSource(topic(*values), clock, stop.set)
     store = FaultyStore(fault)
-    sink = VerdictSink(source, store, MemoryBox(), VerdictSinkConfig(), clock)
+    sink = VerdictSink(source, store, MemoryBox(), TopicSinkConfig(), clock)
     sink.run(stop)
 
     assert set(tables(store)[0]) == {v.verdict_id for v in values}
@@ -258,7 +259,7 @@ def test_a_database_that_comes_back_is_looked_at_first() -> None:
     source = MemorySource(topic(verdict("a"), verdict("b")))
     source.poll_count = 1
     sink = VerdictSink(
-        source, store, MemoryBox(), VerdictSinkConfig(linger_seconds=0.0, backoff=BackoffConfig(first_seconds=0.0))
+        source, store, MemoryBox(), TopicSinkConfig(linger_seconds=0.0, backoff=BackoffConfig(first_seconds=0.0))
     )
     with pytest.raises(DatabaseNewerError, match="version 9"):
         sink.run(threading.Event())
@@ -329,7 +330,7 @@ def test_a_batch_is_bounded_in_bytes() -> None:
     source = MemorySource(topic(*[value] * 9), when_empty=stop.set)
     source.poll_count = 1
     limit = 2 * len(encode_verdict(value))
-    VerdictSink(source, store, MemoryBox(), VerdictSinkConfig(batch_bytes=limit)).run(stop)
+    VerdictSink(source, store, MemoryBox(), TopicSinkConfig(batch_bytes=limit)).run(stop)
     assert sizes == [2, 2, 2, 2, 1]
 
 

@@ -15,7 +15,8 @@ from tests.pipeline.kafka.kit import (
 )
 from tests.pipeline.stores.samples import ONSET, SECOND, verdict
 from tocsin.pipeline.kafka.consumer_api import RefusedMessage
-from tocsin.pipeline.kafka.verdict_sink import VerdictSink, VerdictSinkConfig
+from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
+from tocsin.pipeline.kafka.verdict_sink import VerdictSink
 from tocsin.pipeline.lab.testing.messages import MemoryBox, MemorySource
 from tocsin.pipeline.lab.testing.store import MemoryStore
 from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
@@ -85,7 +86,7 @@ def test_killed_at_any_moment_and_restarted_the_tables_are_equal(
         one = _Delegate(store, mortal)
         letters = _Letters(box, mortal)
         try:
-            VerdictSink(source, one, letters, VerdictSinkConfig(linger_seconds=0.0)).run(stop)
+            VerdictSink(source, one, letters, TopicSinkConfig(linger_seconds=0.0)).run(stop)
         except Killed:
             continue
         break

@@ -106,6 +106,14 @@ def test_a_prefix_that_kafka_does_not_take_is_refused(prefix: str) -> None:
         topics.topics(prefix)
 
 
+def test_a_state_is_kept_until_a_newer_one_and_not_for_ever() -> None:
+    [status] = [one.config() for one in topics.topics() if one.name == "tocsin.job-status"]
+    [models] = [one.config() for one in topics.topics() if one.name == "tocsin.models"]
+
+    assert (status["cleanup.policy"], status["retention.ms"]) == ("compact,delete", str(7 * 86_400_000))
+    assert models["cleanup.policy"] == "compact"
+
+
 def test_names_and_kinds_are_the_same_for_good() -> None:
     names = [topic.name for topic in topics.topics()]
 
@@ -119,6 +127,9 @@ def test_names_and_kinds_are_the_same_for_good() -> None:
         "tocsin.actions",
         "tocsin.action-acks",
         "tocsin.probes",
+        "tocsin.evidence",
+        "tocsin.host-health",
+        "tocsin.job-status",
         "tocsin.dead-letter",
         "tocsin.late",
         "tocsin.clock",

@@ -1,0 +1,101 @@
+"""Write what the engine says beside its verdicts to the incident database: evidence, host health, states of jobs.
+
+The same message gives the same rows, so it may come any number of times. A message that is none, and one that the
+database refuses while it takes others, becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tocsin.pipeline.kafka.consumer_api import Message, RefusedMessage
+from tocsin.pipeline.kafka.topic_sink import Check, TopicSink
+from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus, Store
+from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, decode_status
+from tocsin.schemas.errors import IdentityError, RowRefusedError, SchemaError
+from tocsin.schemas.kafka.topics import EVIDENCE, HOST_HEALTH, JOB_STATUS
+
+
+@dataclass(slots=True)
+class _ReportRows:
+    """The rows of some messages, by table."""
+
+    evidence: list[EvidencePoint] = field(default_factory=list)
+    health: list[HostHealth] = field(default_factory=list)
+    statuses: list[JobStatus] = field(default_factory=list)
+
+    def add(self, other: _ReportRows) -> None:
+        """Add the rows of another message."""
+        self.evidence += other.evidence
+        self.health += other.health
+        self.statuses += other.statuses
+
+    def write(self, store: Store) -> None:
+        """Insert all rows."""
+        if self.evidence:
+            store.write_evidence(self.evidence)
+        if self.health:
+            store.write_host_health(self.health)
+        if self.statuses:
+            store.write_job_status(self.statuses)
+
+
+class ReportSink(TopicSink):
+    """Reads the topics of reports from a source and writes them to a store."""
+
+    metric_prefix = "tocsin_report_sink"
+
+    def _write(self, batch: Sequence[Message], stop: threading.Event) -> bool:
+        """Bring a batch into the database and the dead letters; False: told to stop before it was done."""
+        refused: list[RefusedMessage] = []
+        entries: list[tuple[Message, _ReportRows]] = []
+        for message in batch:
+            rows = _read(message, self._config.check)
+            if isinstance(rows, RefusedMessage):
+                refused.append(rows)
+            else:
+                entries.append((message, rows))
+        if not self._persist(lambda: self._insert(entries, refused), stop):
+            return False
+        if refused and not self._persist(lambda: self._letters.write(refused), stop):
+            return False
+        self._count_dead_letters(refused)
+        return True
+
+    def _insert(self, entries: list[tuple[Message, _ReportRows]], refused: list[RefusedMessage]) -> None:
+        """Insert all rows; where a value does not fit its column, the messages one by one."""
+        self._check()
+        together = _ReportRows()
+        for _, rows in entries:
+            together.add(rows)
+        try:
+            together.write(self._store)
+        except RowRefusedError:
+            for entry in list(entries):
+                try:
+                    entry[1].write(self._store)
+                except RowRefusedError as error:
+                    refused.append(RefusedMessage(entry[0], error.reason, str(error)))
+                    entries.remove(entry)
+        self.counters["written"] += len(entries)
+
+
+def _read(message: Message, check: Check | None) -> _ReportRows | RefusedMessage:
+    """Return the rows of a message, or why there are none."""
+    if message.value is None:
+        return RefusedMessage(message, "no_value", "the message has no value: must be a report of the engine")
+    topic = message.topic.rpartition(".")[2]
+    try:
+        if check is not None:
+            check(message.value, message.signature, message.timestamp_ns)
+        if topic == EVIDENCE:
+            return _ReportRows(evidence=decode_evidence(message.value))
+        if topic == HOST_HEALTH:
+            return _ReportRows(health=decode_health(message.value))
+        if topic == JOB_STATUS:
+            return _ReportRows(statuses=[decode_status(message.value)])
+    except (SchemaError, IdentityError) as error:
+        return RefusedMessage(message, error.reason, str(error))
+    return RefusedMessage(message, "unknown_topic", f"the topic {message.topic} holds no reports")
