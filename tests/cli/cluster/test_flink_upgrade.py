@@ -10,6 +10,7 @@ import pytest
 
 from tests.flink_fixtures import Stream, case_of, wanted_lines
 from tocsin.cli.main import main
+from tocsin.pipeline.kafka.topics import WantedTopics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SEED = 11
@@ -78,9 +79,10 @@ def test_what_stands_in_the_way_is_said_in_a_sentence(
 ) -> None:
     job = stream(case_of(SEED))
     kafka, rest = f"--kafka={job.broker.address}", f"--rest={job.flink.url}"
+    count = len(WantedTopics(f"{job.prefix}x").topics())
     capsys.readouterr()
     for arguments, sentence in (
-        ((rest, kafka, f"--topic-prefix={job.prefix}x"), f"12 topics are missing at {job.broker.address}"),
+        ((rest, kafka, f"--topic-prefix={job.prefix}x"), f"{count} topics are missing at {job.broker.address}"),
         ((rest, "--kafka=127.0.0.1:1"), "no broker listens there"),
         (("--rest=http://127.0.0.1:1", kafka), "no answer from Flink at http://127.0.0.1:1"),
         ((rest, kafka, "--python=/no/such/python"), "--python = '/no/such/python'"),
