@@ -73,7 +73,7 @@ def beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> Fl
     return found
 
 
-def spread_of_jam(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray:
+def spread_of_congestion(shifts: FloatArray, counted: NDArray[np.bool_]) -> FloatArray:
     """Return the spread of packet counts between machines when a whole group is congested, shape (metrics,).
 
     With many packets one machine has several times as many as another, which is a constant in logarithms; with few it

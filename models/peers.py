@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.peer_groups import became_alike, beyond_others, spread_of_jam
+from tocsin.models.peer_groups import became_alike, beyond_others, spread_of_congestion
 from tocsin.models.peer_scales import Scale
 from tocsin.models.robust import MAD_TO_SIGMA, median
 
@@ -181,7 +181,7 @@ def _compare(
     lows = np.array([scale.low for scale in scales], np.float32)
     expected = np.clip(expected, lows, _highest(values, level, scales)).astype(np.float32)
     rest = values - expected
-    shared = spread_of_jam(shifts, counted)
+    shared = spread_of_congestion(shifts, counted)
     sigma = _sigma(rest, expected, groups, (state, floors, shared, additive), config)
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]

@@ -77,7 +77,7 @@ class DeadLetterSink(Protocol):
     """Stores dead letters."""
 
     def write(self, dead_letters: Sequence[RefusedMessage]) -> None:
-        """Keep letters; for good when this returns.
+        """Keep dead letters; for good when this returns.
 
         Raises:
             EngineError: they cannot be stored now; some of them may have been.

@@ -59,7 +59,7 @@ class ReportSink(TopicSink):
                 entries.append((message, rows))
         if not self._persist(lambda: self._insert(entries, refused), stop):
             return False
-        if refused and not self._persist(lambda: self._letters.write(refused), stop):
+        if refused and not self._persist(lambda: self._dead_letter_sink.write(refused), stop):
             return False
         self._count_dead_letters(refused)
         return True

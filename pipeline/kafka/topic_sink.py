@@ -67,14 +67,14 @@ class TopicSink:
         self,
         source: MessageSource,
         store: Store,
-        letters: DeadLetterSink,
+        dead_letter_sink: DeadLetterSink,
         config: TopicSinkConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect source, store and dead letters; ``run`` does the work."""
         self._source = source
         self._store = store
-        self._letters = letters
+        self._dead_letter_sink = dead_letter_sink
         self._config = config or TopicSinkConfig()
         self._clock = clock
         self._is_checked = False
@@ -126,11 +126,11 @@ class TopicSink:
         """Bring a batch into the database and the dead letters; False: told to stop before it was done."""
         raise NotImplementedError
 
-    def _count_dead_letters(self, letters: Sequence[RefusedMessage]) -> None:
+    def _count_dead_letters(self, refused: Sequence[RefusedMessage]) -> None:
         """Count each, log the first of each reason: a flood of them must not become one of log lines."""
-        for reason, count in Counter(dead_letter.reason for dead_letter in letters).items():
+        for reason, count in Counter(dead_letter.reason for dead_letter in refused).items():
             self.dead_letters[reason] += count
-            first = next(dead_letter for dead_letter in letters if dead_letter.reason == reason)
+            first = next(dead_letter for dead_letter in refused if dead_letter.reason == reason)
             place = {
                 "topic": first.message.topic,
                 "partition": first.message.partition_index,

@@ -47,7 +47,7 @@ class VerdictSink(TopicSink):
     Args:
         source: delivers the messages.
         store: receives the rows; need not be migrated or reachable yet.
-        letters: stores the dead letters.
+        dead_letter_sink: stores the dead letters.
         config: settings.
         clock: monotonic time in seconds.
         wall_ns: Unix time in nanoseconds.
@@ -60,13 +60,13 @@ class VerdictSink(TopicSink):
         self,
         source: MessageSource,
         store: Store,
-        letters: DeadLetterSink,
+        dead_letter_sink: DeadLetterSink,
         config: TopicSinkConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Connect source, store and dead letters; ``run`` does the work."""
-        super().__init__(source, store, letters, config, clock)
+        super().__init__(source, store, dead_letter_sink, config, clock)
         self._wall_ns = wall_ns
         self.standing = StandingIncidents()
         self._known_good: dict[bool, Verdict] = {}
@@ -95,7 +95,7 @@ class VerdictSink(TopicSink):
                 entries.append(entry)
         if not self._persist(lambda: self._insert_sound(entries, refused), stop):
             return False
-        if refused and not self._persist(lambda: self._letters.write(refused), stop):
+        if refused and not self._persist(lambda: self._dead_letter_sink.write(refused), stop):
             return False
         self._count_dead_letters(refused)
         for entry in entries:

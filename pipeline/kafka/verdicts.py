@@ -48,7 +48,7 @@ ENDS_WAIT_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 30.0
 """Interval at which new partitions, and the topic's existence, are checked."""
 DETAIL_CHARACTERS: Final = 2000
-LETTER_BYTES: Final = RECORD_BYTES - 64 * 1024
+DEAD_LETTER_BYTES: Final = RECORD_BYTES - 64 * 1024
 """Maximum size of a dead letter's value; larger ones are cut to ``CUT_BYTES``.
 
 A broker counts compressed bytes when it accepts a message, but a client counts uncompressed bytes when it sends one.
@@ -314,7 +314,7 @@ class KafkaVerdicts:
 
 
 class KafkaDeadLetters:
-    """A ``DeadLetterSink`` that writes to the topic ``dead-dead_letter``; connects at the first dead letter.
+    """A ``DeadLetterSink`` that writes to the topic ``dead-letter``; connects at the first dead letter.
 
     Args:
         settings: the Kafka cluster.
@@ -354,7 +354,7 @@ class KafkaDeadLetters:
 def value_of(dead_letter: RefusedMessage) -> bytes | None:
     """The message's bytes; b"" where it has neither key nor value, which the client would refuse."""
     message = dead_letter.message
-    if message.value is not None and len(message.value) > LETTER_BYTES:
+    if message.value is not None and len(message.value) > DEAD_LETTER_BYTES:
         return message.value[:CUT_BYTES]
     return b"" if message.key is None and message.value is None else message.value
 
@@ -368,7 +368,7 @@ def headers_of(dead_letter: RefusedMessage) -> list[tuple[str, bytes]]:
     """Why, and where the message stood."""
     message = dead_letter.message
     detail = dead_letter.detail[:DETAIL_CHARACTERS]
-    if message.value is not None and len(message.value) > LETTER_BYTES:
+    if message.value is not None and len(message.value) > DEAD_LETTER_BYTES:
         detail = f"{len(message.value)} bytes, the first {CUT_BYTES} are here: {detail}"
     values = dead_letter.reason, message.topic, str(message.partition_index), str(message.offset_count), detail
     return [(name, value.encode("utf-8", "replace")) for name, value in zip(ORIGIN_HEADERS, values, strict=True)]

@@ -29,7 +29,7 @@ def serial(work: Callable[[InT], OutT], things: Sequence[InT], /) -> Iterable[Ou
 
 
 def for_each(
-    mapper: Executor,
+    executor: Executor,
     work: Callable[[InT], OutT | str],
     things: Sequence[InT],
     on_progress: Progress | None = None,
@@ -38,7 +38,7 @@ def for_each(
     """Do work on recordings and yield the results; a result that is a text is an error.
 
     Args:
-        mapper: distributes the work.
+        executor: distributes the work.
         work: function that is called; it returns error texts instead of raising, because errors cannot be sent between
             processes.
         things: folders, or objects with a ``folder``.
@@ -48,7 +48,7 @@ def for_each(
     Raises:
         RecordingError: a recording could not be processed; the error names its folder and says why.
     """
-    for done, (thing, answer) in enumerate(zip(things, mapper(work, things), strict=True), 1):
+    for done, (thing, answer) in enumerate(zip(things, executor(work, things), strict=True), 1):
         if isinstance(answer, str):
             raise RecordingError(str(getattr(thing, "folder", thing)), answer)
         if on_progress is not None:

@@ -9,7 +9,7 @@ from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.exits import EXITS
 from tocsin.pipeline.detect.peers.leaf_congestion import SWITCHES
 from tocsin.pipeline.rca.job_progress import JobProgress
-from tocsin.pipeline.rca.rules.standstill_outlier import ODD
+from tocsin.pipeline.rca.rules.standstill_outlier import STANDSTILL_OUTLIER
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly
 
@@ -65,7 +65,9 @@ def sort_evidence(now_ns: int, pace: JobProgress, anomalies: Sequence[Anomaly]) 
         pace,
         exits=[anomaly for anomaly in anomalies if anomaly.detector == EXITS],
         switches=[anomaly for anomaly in anomalies if anomaly.detector == SWITCHES],
-        outliers=[anomaly for anomaly in anomalies if anomaly.detail.get(ODD)],
-        anomalies=[a for a in anomalies if a.detector not in (EXITS, SWITCHES) and not a.detail.get(ODD)],
+        outliers=[anomaly for anomaly in anomalies if anomaly.detail.get(STANDSTILL_OUTLIER)],
+        anomalies=[
+            a for a in anomalies if a.detector not in (EXITS, SWITCHES) and not a.detail.get(STANDSTILL_OUTLIER)
+        ],
         reasons=[],
     )

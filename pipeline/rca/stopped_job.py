@@ -103,14 +103,14 @@ class StoppedJob:
         has_nan = nan is not None
         if nan is not None and self._trackers.nan.stays_alone:
             aside, nan = [*aside, nan], None
-        standing: list[Finding] = []
+        stalled: list[Finding] = []
         if stop is None:
-            standing = self._standing(evidence, all_live=stop_reason is None)
+            stalled = self._stalled(evidence, all_live=stop_reason is None)
         elif self._came_late(stop, evidence.pace):
-            standing = _elsewhere_than(stop, self._standing(evidence, all_live=True))
-            if standing:
+            stalled = _elsewhere_than(stop, self._stalled(evidence, all_live=True))
+            if stalled:
                 aside, stop, stop_reason = [*aside, stop], None, None
-        return StopFindings([*_of(stop), *_of(nan), *standing], aside, stop_reason, has_nan)
+        return StopFindings([*_of(stop), *_of(nan), *stalled], aside, stop_reason, has_nan)
 
     def doubted_hosts(self, contradicted: Sequence[Finding]) -> frozenset[str]:
         """Return the hosts whose reports the job contradicts.
@@ -127,7 +127,7 @@ class StoppedJob:
         """Return whether a process ended when the job stood already."""
         return came_late(self._graph, stop.onset_ns, self._stood_since_ns(pace), pace.median_step_ns)
 
-    def _standing(self, evidence: SliceEvidence, *, all_live: bool) -> list[Finding]:
+    def _stalled(self, evidence: SliceEvidence, *, all_live: bool) -> list[Finding]:
         """Return findings about a standstill that exits do not explain: waits first, then silence.
 
         Args:

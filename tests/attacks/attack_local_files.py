@@ -219,9 +219,9 @@ def terminated_agents() -> Outcome:
     return Outcome(taken, f"{lost} steps lost, {doubled} sent twice", lost == doubled == 0)
 
 
-@attack("L", "large letters")
-def large_letters() -> Outcome:
-    """Letters as large as a record may be: no file exceeds its bound."""
+@attack("L", "large dead letters")
+def large_dead_letters() -> Outcome:
+    """Dead letters as large as a record may be: no file exceeds its bound."""
     with tempfile.TemporaryDirectory() as folder:
         file = DeadLetterLog(Path(folder), "late")
         for number in range(2):
@@ -232,7 +232,7 @@ def large_letters() -> Outcome:
 
 @attack("L", "files that others can read")
 def readable_files() -> Outcome:
-    """The spool and the letters hold what programs printed: no file of theirs is open to all, in any folder."""
+    """The spool and the dead letters hold what programs printed: no file of theirs is open to all, in any folder."""
     bad: list[str] = []
     modes = (0o700, 0o755, 0o777, 0o2775)
     before = os.umask(0)

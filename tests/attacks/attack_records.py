@@ -9,7 +9,7 @@ import tracemalloc
 from tests.attacks.registry import Outcome, attack
 from tests.conftest import ROOT
 from tests.hostile_records import HOSTILE_RECORDS, exit_of_400_digits
-from tests.pipeline.runtime.flink.test_poison import letters
+from tests.pipeline.runtime.flink.test_poison import dead_letters
 from tocsin.collectors.agent.datagrams import parse_datagram
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
@@ -107,8 +107,8 @@ def largest_world() -> Outcome:
 @attack("C6", "an exit code of 400 digits through the functions that Flink calls")
 def poison_in_flink() -> Outcome:
     """An exit code of 400 digits, by both keys: the window's function and the driver make a dead letter of it."""
-    found = [letters([exit_of_400_digits()], group) for group in ("all", "")]
-    reasons = [letter.headers["reason"].decode() for some in found for letter in some]
+    found = [dead_letters([exit_of_400_digits()], group) for group in ("all", "")]
+    reasons = [dead_letter.headers["reason"].decode() for some in found for dead_letter in some]
     return Outcome(2, f"dead letters: {reasons}", reasons == ["undecodable"] * 2)
 
 

@@ -69,8 +69,8 @@ def models() -> Outcome:
     model = announced(NOW, 60, 105, {})
     stranger = new_credential(Role.TRAINER, "ml", NOW)
     values = [encode(model), *(sign_record(encode(model), key) for key in (host, stranger)), None]
-    letters = [log.take(ModelRow(b"model", b"peers", value, NOW // 10**9, "t:0:1")) for value in values]
-    refused = sum(letter is not None for letter in letters)
+    dead_letters = [log.take(ModelRow(b"model", b"peers", value, NOW // 10**9, "t:0:1")) for value in values]
+    refused = sum(dead_letter is not None for dead_letter in dead_letters)
     return Outcome(len(values), f"{len(values) - refused} were taken", refused == len(values))
 
 
@@ -87,5 +87,5 @@ def verdicts() -> Outcome:
     forged = [replace(message, signature=header, offset_count=place) for place, header in enumerate(headers)]
     check = VerdictChecker([public_half(engine)]).check
     VerdictSink(MemorySource(forged, when_empty=stop.set), store, box, TopicSinkConfig(check=check)).run(stop)
-    held = not store.verdicts and len(box.letters) == len(headers)
-    return Outcome(len(headers), f"{len(store.verdicts)} became incidents, {len(box.letters)} dead letters", held)
+    held = not store.verdicts and len(box.dead_letters) == len(headers)
+    return Outcome(len(headers), f"{len(store.verdicts)} became incidents, {len(box.dead_letters)} dead letters", held)

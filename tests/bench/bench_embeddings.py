@@ -43,7 +43,7 @@ from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.rows import mean_by_host
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.lab.simulation.case import HEALTHY, draw_case
-from tocsin.pipeline.lab.training.minder_training import lesson_of, train_minder
+from tocsin.pipeline.lab.training.minder_training import train_minder, training_recording
 from tocsin.pipeline.rca.rules.deviations import FAMILIES, SILENT_FAMILIES
 from tocsin.pipeline.recording.frames import frames_of, metric_table_of
 from tocsin.pipeline.recording.places import Places
@@ -338,11 +338,11 @@ def row_of(results: Sequence[Result], way: str, place: int) -> Row:
     return Row(LINES[place], healthy_false, false, hits, faults, delays)
 
 
-def lessons(count: int) -> MinderModel:
+def taught_model(count: int) -> MinderModel:
     """LSTM-VAEs of other cases of the same half, most of their time healthy."""
     cases = (draw_case(FIRST_LESSON_SEED + n, (4, 16), HEALTHY if n % 2 else None, "fit", duration_seconds=900.0)
              for n in range(count))  # fmt: skip
-    return train_minder([lesson for case in cases if (lesson := lesson_of(case.recording(), PRIORITY))])
+    return train_minder([one for case in cases if (one := training_recording(case.recording(), PRIORITY))])
 
 
 def show(results: Sequence[Result], title: str) -> None:
@@ -383,7 +383,7 @@ def main() -> None:
     count = int(os.environ.get("TOCSIN_BENCH_CASES", "120"))
     taught = int(os.environ.get("TOCSIN_BENCH_FIT", "16"))
     start = time.perf_counter()
-    model = encode_minder(lessons(taught))
+    model = encode_minder(taught_model(taught))
     print(
         f"seven LSTM-VAEs of {taught} recordings: {len(model)} bytes, {time.perf_counter() - start:.0f} s", flush=True
     )

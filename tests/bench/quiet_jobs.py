@@ -11,7 +11,7 @@ import numpy as np
 
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.job.rank_holders import RankFilterConfig
-from tocsin.pipeline.lab.simulation.benign_disturbances import draw_innocents
+from tocsin.pipeline.lab.simulation.benign_disturbances import draw_benign_disturbances
 from tocsin.pipeline.lab.simulation.case import HEALTHY, Case, draw_case
 from tocsin.pipeline.lab.simulation.draw import Draw, Half
 from tocsin.pipeline.lab.simulation.levels import GPU_INDEX
@@ -96,7 +96,7 @@ def attempts_of(job: QuietJob, ranges: Half) -> list[Case]:
             if draw.chance(0.02):
                 names[index] = f"fresh-{len(attempts)}-{index:05d}"
         moved = replace(before.shape, start_ns=before.end_ns + gap_ns, host_names=tuple(names))
-        plan = draw_innocents(draw, moved, job.seconds / count)
+        plan = draw_benign_disturbances(draw, moved, job.seconds / count)
         attempts.append(replace(before, seed=before.seed + 1, shape=moved, plan=plan))
     return attempts
 
@@ -266,7 +266,7 @@ def hear(job: QuietJob, ranges: Half) -> Told:
         "attempts": len(cases),
         "steps": shape.step_detail,
         "start_ns": shape.start_ns,
-        "innocents": sorted({name for case in cases for name in case.plan.innocents}),
+        "innocents": sorted({name for case in cases for name in case.plan.benign_disturbances}),
     }
     days = sum((case.end_ns - case.shape.start_ns) / NS_PER_SECOND / DAY_SECONDS for case in cases)
     told = tell(listen(cases), days * shape.host_count, about)

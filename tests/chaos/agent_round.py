@@ -153,7 +153,7 @@ def _crash(config: AgentConfig, distributed: Distributed) -> None:
 
 def held_records(settings: KafkaSettings, prefix: str) -> list[Record]:
     """All records and ticks of the inputs that were not late, by time."""
-    headers = [dict(letter.headers) for letter in _read(settings, prefix, LATE)]
+    headers = [dict(dead_letter.headers) for dead_letter in _read(settings, prefix, LATE)]
     late = {(told["topic"].decode(), int(told["partition"]), int(told["offset"])) for told in headers}
     found = {
         (record.topic, record.partition, record.offset): decode(record.value)

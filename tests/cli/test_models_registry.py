@@ -388,7 +388,7 @@ def test_too_few_recordings_are_refused_before_anything_is_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where they are well-formed: truth and names say it, and no minutes of replays."""
-    monkeypatch.setattr(registry_validation, "run_heats", lambda *_: pytest.fail("recordings were judged"))
+    monkeypatch.setattr(registry_validation, "run_models", lambda *_: pytest.fail("recordings were judged"))
     write_recording(folder / "two", recording())
     version = add(registry, SAME)
     flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=2", "--validate", str(folder)]

@@ -39,7 +39,7 @@ def signals() -> Iterator[None]:
 
 
 def service_in(folder: Path, steady_ns: Any = None) -> EngineService:
-    config = ServiceConfig(f"unix:{folder}/e.sock", control_socket(folder), letter_folder=folder)
+    config = ServiceConfig(f"unix:{folder}/e.sock", control_socket(folder), dead_letter_folder=folder)
     more = {} if steady_ns is None else {"steady_ns": steady_ns}
     return EngineService(config, MemoryStore(), **more)
 
@@ -49,7 +49,7 @@ def dies(*_: object) -> None:
 
 
 @pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize("name", ["ticker", "agents", "store", "letters", "control"])
+@pytest.mark.parametrize("name", ["ticker", "agents", "store", "dead_letters", "control"])
 def test_a_thread_that_dies_ends_serve(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,7 +63,7 @@ def test_a_thread_that_dies_ends_serve(
             "ticker": service._ticker,  # noqa: SLF001  # the service's thread
             "agents": service.server.thread,
             "store": service.writer.thread,
-            "letters": service.letters.thread,
+            "dead_letters": service.dead_letters.thread,
         }[name]
         monkeypatch.setattr(thread, "_run", dies)
     forced: list[str] = []

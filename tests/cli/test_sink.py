@@ -212,16 +212,16 @@ def test_verdicts_become_incidents_and_poison_becomes_dead_letters(
     assert tables(endpoint) == wanted
     assert wanted["incidents"]
     assert wanted["actions"]
-    letters = topic.dead_letters(3)
-    assert [(headers["reason"], value) for headers, value in letters] == [
+    dead_letters = topic.dead_letters(3)
+    assert [(headers["reason"], value) for headers, value in dead_letters] == [
         ("undecodable", b"no verdict"),
         ("no_value", None),
         ("undecodable", bytes(65536)),
     ]
-    assert letters[2][0]["detail"].startswith("41943040 bytes, the first 65536 are here: ")
-    assert letters[0][0]["topic"] == f"{topic.prefix}.verdicts"
-    assert letters[0][0]["partition"] == "0"
-    assert letters[0][0]["offset"] == "0"
+    assert dead_letters[2][0]["detail"].startswith("41943040 bytes, the first 65536 are here: ")
+    assert dead_letters[0][0]["topic"] == f"{topic.prefix}.verdicts"
+    assert dead_letters[0][0]["partition"] == "0"
+    assert dead_letters[0][0]["offset"] == "0"
     assert sink.partitions() == [0, 1, 2, 3]
     wait_until(lambda: "tocsin_sink_lag_messages 0\n" in sink.page("/metrics"), 10)
     page = sink.page("/metrics")
@@ -261,9 +261,9 @@ def _ids(endpoint: ClickHouseEndpoint) -> set[str]:
 
 
 def test_a_letter_of_a_message_without_key_and_value_can_be_kept(topic: Topic) -> None:
-    letters = KafkaDeadLetters(kafka_settings(topic.broker.address), topic.prefix)
-    letters.write([RefusedMessage(Message("t", 3, 7, None, None), "no_value", "x" * 5000 + "\ud800")])
-    letters.close()
+    dead_letters = KafkaDeadLetters(kafka_settings(topic.broker.address), topic.prefix)
+    dead_letters.write([RefusedMessage(Message("t", 3, 7, None, None), "no_value", "x" * 5000 + "\ud800")])
+    dead_letters.close()
     ((headers, value),) = topic.dead_letters(1)
     assert (headers["reason"], headers["partition"], headers["offset"], value) == ("no_value", "3", "7", b"")
 

@@ -101,7 +101,7 @@ def test_incidents_show_any_field(field: str, text: str) -> None:
 
 
 def answer_of(evil: str) -> dict[str, Any]:
-    letter = {"host": evil, "reason": evil, "message": evil}
+    dead_letter = {"host": evil, "reason": evil, "message": evil}
     model = {"detector": evil, "version": evil, "state": evil}
     event = {"ts_ns": 0, "name": evil, "job": evil, "error": evil}
     engine = {
@@ -118,7 +118,7 @@ def answer_of(evil: str) -> dict[str, Any]:
         "jobs": [job_answer(evil)],
         "connected_hosts": [evil],
         "models": [model],
-        "dead_letters": [letter],
+        "dead_letters": [dead_letter],
         "server": {},
     }
     return {**known, **engine}

@@ -185,10 +185,10 @@ def test_it_judges_over_an_encrypted_broker_and_shows_the_metrics_that_alerts_na
         return {headers(record)["reason"] for record in found}
 
     # "undecodable" is said by the operators: the record went through window, packing and Python
-    letters = read_until(
+    dead_letters = read_until(
         broker.address, [topic_name(DEAD_LETTER, topic_prefix)], lambda found: reasons(found) >= wanted, 180
     )
-    assert reasons(letters) == wanted
+    assert reasons(dead_letters) == wanted
 
     def shown() -> str:
         return page(cluster[0]) + page(cluster[1])

@@ -65,13 +65,13 @@ class WorkConfig:
 
     Attributes:
         idle_ratio: share of its usual work below which the job does none.
-        standing_after_ns: duration without work (plus one and a half steps) after which machines are stalled.
+        stalled_after_ns: duration without work (plus one and a half steps) after which machines are stalled.
         jump_ratio: change of work between two windows above which a window shows a transition rather than a state ...
         jump_factor: ... if it also exceeds the usual change by this factor, as steps may be longer than a window.
     """
 
     idle_ratio: float = 0.35
-    standing_after_ns: int = 8 * NS_PER_SECOND
+    stalled_after_ns: int = 8 * NS_PER_SECOND
     jump_ratio: float = 0.35
     jump_factor: float = 2.5
 
@@ -190,7 +190,7 @@ class WorkTracker:
         spins = overdue and rests and not self._shows_work
         if self.work_ratio < self._config.idle_ratio or spins:
             self._idle_since_ns = self._idle_since_ns or start_ns
-            if end_ns - self._idle_since_ns >= self._config.standing_after_ns + int(1.5 * step_ns):
+            if end_ns - self._idle_since_ns >= self._config.stalled_after_ns + int(1.5 * step_ns):
                 self.stalled_known_ns = self.stalled_known_ns if self.stalled_since_ns else end_ns
                 self.stalled_since_ns = self._idle_since_ns
             return not self.stalled_since_ns  # the first windows show the clocks' offsets, or a pause within a step

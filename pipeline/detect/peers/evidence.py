@@ -17,7 +17,7 @@ from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.cusum import Cusum, shared_columns
 from tocsin.pipeline.detect.peers.half_minutes import HalfMinuteMeans, as_asked
 from tocsin.pipeline.detect.peers.standstill import holds_memory, stall_sigmas
-from tocsin.pipeline.detect.peers.standstill_outlier import ODD_SUMS, outlier_sigmas
+from tocsin.pipeline.detect.peers.standstill_outlier import STANDSTILL_OUTLIER_SUMS, outlier_sigmas
 from tocsin.schemas.metrics import Metric, MetricTable
 from tocsin.schemas.verdicts import Anomaly
 
@@ -147,14 +147,14 @@ class StandstillEvidence:
     def start_sums(self, config: PeersConfig, own: PeersConfig, metric_count: int) -> None:
         """Forget hosts and sums, as other metrics are compared from now on; who fell first stays."""
         self._standing = Cusum(config.standing, metric_count)
-        self._outlier = Cusum(ODD_SUMS, metric_count)
+        self._outlier = Cusum(STANDSTILL_OUTLIER_SUMS, metric_count)
         self.configure(config, own)
 
     def configure(self, config: PeersConfig, own: PeersConfig) -> None:
         """Add up by other settings from now on; the evidence stays."""
         self._config = config
         self._standing.configure(config.standing)
-        self._outlier.configure(as_asked(ODD_SUMS, config.standing, own.standing))
+        self._outlier.configure(as_asked(STANDSTILL_OUTLIER_SUMS, config.standing, own.standing))
 
     def grow(self, rows: Sequence[int], host_count: int) -> None:
         """Move host i to ``rows[i]`` of ``host_count`` rows."""
@@ -218,14 +218,14 @@ class StandstillEvidence:
         hosts = window.builder.hosts
         held = {hosts[row] for row in np.flatnonzero(holds_memory(window.seen, window.known))}
         standing = [window.anomaly(row, self._standing) for row in self._standing.alarms()]
-        leaning = list(dips)
-        if self._first is not None and all(anomaly.component != self._first.component for anomaly in leaning):
-            leaning.append(self._first)
+        early_dips = list(dips)
+        if self._first is not None and all(anomaly.component != self._first.component for anomaly in early_dips):
+            early_dips.append(self._first)
         as_outliers = replace(window, seen=replace(window.seen, sigmas=self._outlier_sigmas(window)))
         outliers = [as_outliers.anomaly(row, self._outlier) for row in self._outlier.alarms()]
         return [
             replace(anomaly, detail={**anomaly.detail, name: True, "holds_memory": anomaly.component.name in held})
-            for name, anomalies in (("standing", standing), ("leaning", leaning), ("odd", outliers))
+            for name, anomalies in (("standing", standing), ("leaning", early_dips), ("odd", outliers))
             for anomaly in anomalies
         ]
 

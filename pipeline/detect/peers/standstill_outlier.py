@@ -22,7 +22,7 @@ from tocsin.pipeline.detect.peers.standstill import Seen
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
 
-ODD_SUMS = SumConfig(drift_sigmas=4.0, crowd_count=1)
+STANDSTILL_OUTLIER_SUMS = SumConfig(drift_sigmas=4.0, crowd_count=1)
 """CUSUM settings: three windows far out alarm. Two hosts that deviate alike are already a crowd with other work."""
 _EXCLUDED = frozenset({"gpu_temperature_celsius", "gpu_sm_clock_hertz"})
 """Metrics that are not compared: GPUs cool down and change clocks at their own pace when work ends."""

@@ -37,11 +37,11 @@ _TABLE_OF = {"peers": "host_metrics", "steps": "steps"}
 """Detector -> table without which its model has no effect."""
 
 
-def run_heats(
+def run_models(
     folders: Sequence[Path],
     detectors: str,
     models: Sequence[Models],
-    mapper: Executor,
+    executor: Executor,
     on_progress: Progress | None = None,
 ) -> list[list[FolderScore]]:
     """Judge recordings that have a truth with each of the models.
@@ -50,7 +50,7 @@ def run_heats(
         folders: folders of the recordings.
         detectors: name of the detector set.
         models: the models to compare.
-        mapper: distributes the recordings to processes.
+        executor: distributes the recordings to processes.
         on_progress: called with the progress.
 
     Returns:
@@ -59,44 +59,44 @@ def run_heats(
     Raises:
         RecordingError: a recording cannot be read, has no truth, or cannot be judged with these models.
     """
-    heats = [Run(folder, detectors, tuple(models)) for folder in folders]
-    return list(for_each(mapper, judge_one, heats, on_progress))
+    runs = [Run(folder, detectors, tuple(models)) for folder in folders]
+    return list(for_each(executor, judge_one, runs, on_progress))
 
 
 def scores_of(
     folders: Sequence[Path],
     detectors: str,
     models: Sequence[Models],
-    mapper: Executor,
+    executor: Executor,
     on_progress: Progress | None = None,
 ) -> list[Score]:
-    """Return the score of each model over all recordings together; arguments as for ``run_heats``."""
-    by_folder = run_heats(folders, detectors, models, mapper, on_progress)
+    """Return the score of each model over all recordings together; arguments as for ``run_models``."""
+    by_folder = run_models(folders, detectors, models, executor, on_progress)
     return [add_up([scores[index] for scores in by_folder])[0] for index in range(len(models))]
 
 
-def judge_one(heat: Run) -> list[FolderScore] | str:
+def judge_one(run: Run) -> list[FolderScore] | str:
     """Judge one recording with each of the models; return their scores, or a text that says why it is impossible."""
     try:
-        recording = read_with_ops(heat.folder)
+        recording = read_with_ops(run.folder)
         if recording.truth is None:
-            raise RecordingError("truth.json", f"missing in {heat.folder}: nothing to score against")
+            raise RecordingError("truth.json", f"missing in {run.folder}: nothing to score against")
         faults, days = recording.truth["faults"], machine_days_of(recording)
-        lines_by_model = _lines_by_model(heat, recording)
+        lines_by_model = _lines_by_model(run, recording)
     except (TocsinError, OSError) as error:
         return str(error)
     # The lines of false accusations are long, and would cross to another process.
     return [replace(score_lines(lines, faults, days), false_lines=()) for lines in lines_by_model]
 
 
-def _lines_by_model(heat: Run, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
+def _lines_by_model(run: Run, recording: Recording) -> list[tuple[Mapping[str, Any], ...]]:
     """Return the verdict lines of each model; models that differ only in detectors without input here are run once."""
     known: dict[tuple[tuple[str, bytes], ...], tuple[Mapping[str, Any], ...]] = {}
     lines_by_model = []
-    for models in heat.models:
+    for models in run.models:
         useful_models = tuple(sorted((name, payload) for name, payload in models.items() if _has_rows(recording, name)))
         if useful_models not in known:
-            known[useful_models] = tuple(runner_of(heat.detectors, models).judge(recording).lines)
+            known[useful_models] = tuple(runner_of(run.detectors, models).judge(recording).lines)
         lines_by_model.append(known[useful_models])
     return lines_by_model
 

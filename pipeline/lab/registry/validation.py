@@ -15,7 +15,7 @@ from tocsin.pipeline.lab.backtest.detector_sets import (
     OURS,
     runner_of,
 )
-from tocsin.pipeline.lab.backtest.model_comparison import run_heats
+from tocsin.pipeline.lab.backtest.model_comparison import run_models
 from tocsin.pipeline.lab.parallel import Executor, Progress
 from tocsin.pipeline.lab.registry.card import ModelCard
 from tocsin.pipeline.lab.registry.comparison import Comparison, compare
@@ -27,7 +27,7 @@ def validate(
     registry: Registry,
     cards: tuple[ModelCard | None, ModelCard],
     folders: Sequence[Path],
-    mapper: Executor,
+    executor: Executor,
     on_progress: Progress | None = None,
 ) -> Comparison:
     """Judge recordings with the current model and with a new one, and compare the scores.
@@ -36,7 +36,7 @@ def validate(
         registry: registry that holds both models.
         cards: cards of the current model (None: there is none, or it cannot be read) and of the new one.
         folders: folders of recordings, each with its truth.
-        mapper: distributes the recordings to processes.
+        executor: distributes the recordings to processes.
         on_progress: called with the progress.
 
     Raises:
@@ -55,7 +55,7 @@ def validate(
     models = tuple({**other_models, **_payloads(registry, [card])} for card in cards if card is not None)
     for one in models:
         runner_of(detectors, one)  # said at once, and not once a recording
-    scores = run_heats(folders, detectors, models, mapper, on_progress)
+    scores = run_models(folders, detectors, models, executor, on_progress)
     return compare(None if used is None else [one[0] for one in scores], [one[-1] for one in scores])
 
 

@@ -61,7 +61,7 @@ def upload(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     return parts
 
 
-def evaluation(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
+def evaluation(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # a BenignDisturbance
     """Draw evaluations: all ranks compute forward passes only for a while."""
     announced = draw.chance(0.6)
     length = draw.log_band(8.0, 150.0)
@@ -176,7 +176,7 @@ def workload_change(draw: Draw, shape: SimulatedShape, seconds: float) -> list[P
     return parts
 
 
-def odd_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
+def odd_host(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # a BenignDisturbance
     """Draw hosts that differ from the start: more CPU, less power, another firmware."""
     parts: list[Part] = []
     always = Envelope(-1e9)
@@ -202,15 +202,15 @@ def side_job(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:
     return parts
 
 
-Innocent = Callable[[Draw, SimulatedShape, float], list[Part]]
+BenignDisturbance = Callable[[Draw, SimulatedShape, float], list[Part]]
 
 
-def _of_the_shape(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # an Innocent
+def _of_the_shape(draw: Draw, shape: SimulatedShape, seconds: float) -> list[Part]:  # noqa: ARG001  # a BenignDisturbance
     """Return no parts, because ``draw_shape`` built the disturbance into the job."""
     return []
 
 
-INNOCENTS: Mapping[str, Innocent] = {
+BENIGN_DISTURBANCES: Mapping[str, BenignDisturbance] = {
     **{
         function.__name__: function
         for function in (
@@ -253,16 +253,16 @@ _SHARES = {
 """Name -> share of the cases that have the disturbance."""
 
 
-def draw_innocents(draw: Draw, shape: SimulatedShape, seconds: float, must: str | None = None) -> Plan:
+def draw_benign_disturbances(draw: Draw, shape: SimulatedShape, seconds: float, must: str | None = None) -> Plan:
     """Draw a random set of disturbances as a plan; ``must``: one that is always included."""
     parts: list[Part] = []
     names: list[str] = []
     for name, share in _SHARES.items():
         if draw.chance(share) or name == must:
-            parts += INNOCENTS[name](draw, shape, seconds)
+            parts += BENIGN_DISTURBANCES[name](draw, shape, seconds)
             names.append(name)
     names += [name for name in _traits(shape) if name not in names]
-    return Plan(tuple(parts), innocents=tuple(names))
+    return Plan(tuple(parts), benign_disturbances=tuple(names))
 
 
 def _traits(shape: SimulatedShape) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.pipeline.lab.simulation.benign_disturbances import INNOCENTS, draw_innocents
+from tocsin.pipeline.lab.simulation.benign_disturbances import BENIGN_DISTURBANCES, draw_benign_disturbances
 from tocsin.pipeline.lab.simulation.draw import Draw, Half
 from tocsin.pipeline.lab.simulation.faults import FAULTS, SHARES, draw_fault
 from tocsin.pipeline.lab.simulation.levels import USER_METRIC
@@ -36,7 +36,7 @@ from tocsin.schemas.metrics import GPU_METRICS
 from tocsin.schemas.records import NS_PER_SECOND
 
 HEALTHY = "healthy"
-KINDS = (HEALTHY, *FAULTS, *INNOCENTS)
+KINDS = (HEALTHY, *FAULTS, *BENIGN_DISTURBANCES)
 """Kinds of a case: no fault; a named fault; or no fault and a named disturbance for certain."""
 
 _BLOCK_CELLS = 400_000
@@ -95,7 +95,7 @@ class Case:
                 "seed": self.seed,
                 "ranges": self.half,
                 "kind": self.kind,
-                "innocents": list(self.plan.innocents),
+                "innocents": list(self.plan.benign_disturbances),
             }
         }
         shape = self.shape
@@ -244,7 +244,7 @@ def draw_case(
     slice_seconds = shape.slice_ns / NS_PER_SECOND
     slice_count = max(1, int(np.ceil(wanted / slice_seconds - 1e-9)))
     length = slice_count * slice_seconds
-    plans = [draw_innocents(draw, shape, length, must=fault if fault in INNOCENTS else None)]
+    plans = [draw_benign_disturbances(draw, shape, length, must=fault if fault in BENIGN_DISTURBANCES else None)]
     if fault in FAULTS:
         plans.append(draw_fault(draw, shape, fault, length))
     plan = merged(plans)

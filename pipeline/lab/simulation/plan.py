@@ -282,12 +282,12 @@ class Plan:
     Attributes:
         parts: effects in any order.
         truths: the true faults.
-        innocents: names of the benign disturbances.
+        benign_disturbances: names of the benign disturbances.
     """
 
     parts: tuple[Part, ...] = ()
     truths: tuple[Truth, ...] = ()
-    innocents: tuple[str, ...] = ()
+    benign_disturbances: tuple[str, ...] = ()
 
     def of(self, kind: type[Any]) -> list[Any]:
         """Return the parts of one type."""
@@ -300,5 +300,5 @@ def merged(plans: Iterable[Plan]) -> Plan:
     return Plan(
         tuple(part for plan in listed for part in plan.parts),
         tuple(truth for plan in listed for truth in plan.truths),
-        tuple(name for plan in listed for name in plan.innocents),
+        tuple(name for plan in listed for name in plan.benign_disturbances),
     )

@@ -66,18 +66,18 @@ class MemoryBox:
     """A ``DeadLetterSink`` that keeps dead letters in a list.
 
     Attributes:
-        letters: dead letters that were written.
+        dead_letters: dead letters that were written.
         failures_left_count: number of writes that fail before one succeeds.
     """
 
     def __init__(self) -> None:
         """Start empty."""
-        self.letters: list[RefusedMessage] = []
+        self.dead_letters: list[RefusedMessage] = []
         self.failures_left_count = 0
 
-    def write(self, letters: Sequence[RefusedMessage]) -> None:
+    def write(self, dead_letters: Sequence[RefusedMessage]) -> None:
         """Keep, or fail."""
         if self.failures_left_count > 0:
             self.failures_left_count -= 1
             raise EngineError("the broker is away")
-        self.letters.extend(letters)
+        self.dead_letters.extend(dead_letters)

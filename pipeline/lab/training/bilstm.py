@@ -88,7 +88,7 @@ class Cutting:
 def fit_bilstm(
     data: TrainingSet,
     budget_per_machine_day: float,
-    mapper: Executor,
+    executor: Executor,
     *,
     config: OcnnTraining | None = None,
     on_progress: Progress | None = None,
@@ -98,7 +98,7 @@ def fit_bilstm(
     Args:
         data: recordings, mostly without a fault.
         budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
-        mapper: distributes the work to processes.
+        executor: distributes the work to processes.
         config: settings of each network; the seed also chooses the held-out recordings.
         on_progress: called with the progress.
 
@@ -109,13 +109,13 @@ def fit_bilstm(
     config = OcnnTraining() if config is None else config
     check_labelled(data)
     check_tables(data, BILSTM)
-    words = _vocabularies(list(for_each(mapper, words_at, data.folders, on_progress, "operation names")))
+    words = _vocabularies(list(for_each(executor, words_at, data.folders, on_progress, "operation names")))
     orders = [Cutting(folder, words, config.seed) for folder in data.folders]
-    cuts: list[Cut] = list(for_each(mapper, cut_at, orders, on_progress, "windows"))
+    cuts: list[Cut] = list(for_each(executor, cut_at, orders, on_progress, "windows"))
     networks, notes = train_networks(cuts, words, config, on_progress)
     candidates = [_with_line(networks, factor) for factor in LINE_FACTORS]
     models = [{BILSTM: encode_bilstm(one)} for one in candidates]
-    scores = scores_of(data.labelled, BILSTM, models, mapper, on_progress)
+    scores = scores_of(data.labelled, BILSTM, models, executor, on_progress)
     tried = [BudgetTrial(factor, score) for factor, score in zip(LINE_FACTORS, scores, strict=True)]
     best = choose(tried, budget_per_machine_day)
     chosen: Networks = candidates[LINE_FACTORS.index(best.thing)]

@@ -20,14 +20,14 @@ LINES = (OWN.max_sigmas, 3.0, 5.3, 7.1, 9.5, 12.6)
 
 
 def fit_entropy(
-    data: TrainingSet, budget_per_machine_day: float, mapper: Executor, on_progress: Progress | None = None
+    data: TrainingSet, budget_per_machine_day: float, executor: Executor, on_progress: Progress | None = None
 ) -> Choice[EntropyConfig]:
     """Choose the alarm line of the entropy detector under a budget.
 
     Args:
         data: recordings, each with its truth; healthy ones too.
         budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
-        mapper: distributes the recordings to processes.
+        executor: distributes the recordings to processes.
         on_progress: called with the progress.
 
     Raises:
@@ -37,7 +37,7 @@ def fit_entropy(
     check_tables(data, ENTROPY)
     configs = [replace(OWN, max_sigmas=line) for line in LINES]
     models = [{ENTROPY: encode_entropy(config)} for config in configs]
-    scores = scores_of(data.folders, ENTROPY, models, mapper, on_progress)
+    scores = scores_of(data.folders, ENTROPY, models, executor, on_progress)
     return choose(
         [BudgetTrial(config, score) for config, score in zip(configs, scores, strict=True)], budget_per_machine_day
     )

@@ -17,10 +17,10 @@ from tocsin.pipeline.lab.training.budget import BudgetTrial, Choice, choose
 from tocsin.pipeline.lab.training.minder_training import (
     TrainingRecording,
     judge,
-    lesson_of,
     plain_thresholds,
     scans_of,
     train_minder,
+    training_recording,
 )
 from tocsin.pipeline.lab.training.numbers import check_labelled
 from tocsin.pipeline.lab.training.recordings import TrainingSet
@@ -49,7 +49,7 @@ class Fitted:
 def fit_minder(
     data: TrainingSet,
     budget_per_machine_day: float,
-    mapper: Executor,
+    executor: Executor,
     *,
     config: VaeTrainingConfig | None = None,
     on_progress: Progress | None = None,
@@ -59,7 +59,7 @@ def fit_minder(
     Args:
         data: recordings, mostly without a fault.
         budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
-        mapper: distributes the work to processes.
+        executor: distributes the work to processes.
         config: settings of each LSTM-VAE.
         on_progress: called with the progress.
 
@@ -68,21 +68,21 @@ def fit_minder(
         ConfigError: no recording has samples of any of the seven metrics.
     """
     check_labelled(data)
-    answers = for_each(mapper, lesson_at, data.folders, on_progress, "reading")
-    lessons = [lesson for answer in answers for lesson in answer]
-    model = train_minder(lessons, config, on_progress, integrated=_has_whole_windows(lessons))
+    answers = for_each(executor, read_training_recording, data.folders, on_progress, "reading")
+    recordings = [recording for answer in answers for recording in answer]
+    model = train_minder(recordings, config, on_progress, integrated=_has_whole_windows(recordings))
     choices: dict[Variant, Choice[MinderConfig]] = {}
     for variant in VARIANTS if model.integrated else [name for name in VARIANTS if name != "integrated"]:
-        tried = try_on(data.labelled, model, plain_thresholds(published(variant)), mapper, on_progress)
+        tried = try_on(data.labelled, model, plain_thresholds(published(variant)), executor, on_progress)
         choices[variant] = _chosen(tried, budget_per_machine_day, has_faults=data.fault_count > 0)
     sigmas: dict[str, float] = {name: choice.thing.threshold_sigmas or 0.0 for name, choice in choices.items()}
     model = replace(model, threshold_sigmas=sigmas["vae"], variant_sigmas=sigmas)
     return Fitted(model, choices["vae"], choices)
 
 
-def _has_whole_windows(lessons: Sequence[TrainingRecording]) -> bool:
+def _has_whole_windows(recordings: Sequence[TrainingRecording]) -> bool:
     """Return whether the model of all metrics can be trained: some machine has samples of all of them at once."""
-    seen = [np.isfinite(lesson.series.values) for lesson in lessons]
+    seen = [np.isfinite(recording.series.values) for recording in recordings]
     there = [row for row in range(len(PRIORITY)) if any(known[:, row].any() for known in seen)]
     return any(bool(known[:, there].all(axis=1).any()) for known in seen)
 
@@ -98,24 +98,24 @@ def try_on(
     folders: Sequence[Path],
     model: MinderModel,
     configs: Sequence[MinderConfig],
-    mapper: Executor,
+    executor: Executor,
     on_progress: Progress | None = None,
 ) -> list[BudgetTrial[MinderConfig]]:
     """Return the score of each configuration of one variant on recordings that have a truth."""
     scans = [ScanRequest(folder, encode_minder(model), tuple(configs)) for folder in folders]
-    by_folder = list(for_each(mapper, scan_one, scans, on_progress, f"thresholds, {configs[0].variant}"))
+    by_folder = list(for_each(executor, scan_one, scans, on_progress, f"thresholds, {configs[0].variant}"))
     return [
         BudgetTrial(config, add_up([scores[index] for scores in by_folder])[0]) for index, config in enumerate(configs)
     ]
 
 
-def lesson_at(folder: Path) -> list[TrainingRecording] | str:
+def read_training_recording(folder: Path) -> list[TrainingRecording] | str:
     """Read a recording for training; [] if it has no samples, a text if it cannot be read."""
     try:
-        lesson = lesson_of(read_recording(folder))
+        recording = training_recording(read_recording(folder))
     except (TocsinError, OSError) as error:
         return str(error)
-    return [] if lesson is None else [lesson]
+    return [] if recording is None else [recording]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,12 @@ def scan_one(scan: ScanRequest) -> list[FolderScore] | str:
     """Return the score of each configuration on one recording, or a text that says why that is impossible."""
     try:
         recording = read_recording(scan.folder)
-        lesson = lesson_of(recording)
+        known = training_recording(recording)
     except (TocsinError, OSError) as error:
         return str(error)
-    if lesson is None:  # nothing is said where there is nothing to see
+    if known is None:  # nothing is said where there is nothing to see
         faults = (recording.truth or {"faults": []})["faults"]
         return [score_lines([], faults, machine_days_of(recording)) for _ in scan.configs]
     model = decode_minder(scan.model)
-    scans = scans_of(lesson, model, scan.configs[0])
-    return [replace(judge(lesson, scans, model, config), false_lines=()) for config in scan.configs]
+    scans = scans_of(known, model, scan.configs[0])
+    return [replace(judge(known, scans, model, config), false_lines=()) for config in scan.configs]

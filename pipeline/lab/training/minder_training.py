@@ -69,7 +69,7 @@ class TrainingRecording:
         return float(hosts * ticks * self.series.tick_ns / NS_PER_SECOND / _DAY_SECONDS)
 
 
-def lesson_of(recording: Recording, metrics: Sequence[str] = PRIORITY) -> TrainingRecording | None:
+def training_recording(recording: Recording, metrics: Sequence[str] = PRIORITY) -> TrainingRecording | None:
     """Return the parts of a recording that training uses, None without samples."""
     series = series_of(recording, metrics)
     if series is None:
@@ -79,7 +79,7 @@ def lesson_of(recording: Recording, metrics: Sequence[str] = PRIORITY) -> Traini
 
 
 def train_minder(
-    lessons: Sequence[TrainingRecording],
+    recordings: Sequence[TrainingRecording],
     config: VaeTrainingConfig | None = None,
     progress: Progress | None = None,
     *,
@@ -88,7 +88,7 @@ def train_minder(
     """Train all LSTM-VAEs and order the metrics; the threshold is fitted later by ``fit_thresholds``.
 
     Args:
-        lessons: recordings, mostly without a fault.
+        recordings: recordings, mostly without a fault.
         config: settings of each training.
         progress: called after each step of each training.
         integrated: whether to train also the model of all metrics, for that ablation.
@@ -99,24 +99,24 @@ def train_minder(
     limits: dict[str, Limits] = {}
     single: dict[str, LstmVae] = {}
     for index, name in enumerate(PRIORITY):
-        parts = [lesson.series.values[:, [index]] for lesson in lessons]
+        parts = [recording.series.values[:, [index]] for recording in recordings]
         parts = [part for part in parts if np.isfinite(part).any()]
         if not parts:
             continue
         limits[name] = learned_limits(_METRICS[name], parts)
         single[name] = train_vae(parts, [name], [limits[name]], config, _named_progress(progress, name))
     if not limits:
-        raise ConfigError("recordings", f"{len(lessons)} without samples of {', '.join(PRIORITY)}", "with some")
+        raise ConfigError("recordings", f"{len(recordings)} without samples of {', '.join(PRIORITY)}", "with some")
     metrics = tuple(name for name in PRIORITY if name in limits)
     both = None
     if integrated:
         columns = [PRIORITY.index(name) for name in metrics]
-        whole = [lesson.series.values[:, columns] for lesson in lessons]
+        whole = [recording.series.values[:, columns] for recording in recordings]
         both = train_vae(
             whole, metrics, [limits[name] for name in metrics], config, _named_progress(progress, "integrated")
         )
     model = MinderModel(limits, single, both, metrics)
-    features, faulty = labelled_windows(lessons)
+    features, faulty = labelled_windows(recordings)
     if len(np.unique(faulty)) == 2:
         order = metric_priority(features, faulty, PRIORITY)
         model = replace(model, priority=tuple(name for name in order if name in limits))
@@ -128,16 +128,16 @@ def _named_progress(progress: Progress | None, name: str) -> Callable[[int, int]
     return None if progress is None else lambda done, steps: progress(name, done, steps)
 
 
-def labelled_windows(lessons: Sequence[TrainingRecording]) -> tuple[FloatArray, NDArray[np.bool_]]:
+def labelled_windows(recordings: Sequence[TrainingRecording]) -> tuple[FloatArray, NDArray[np.bool_]]:
     """Return features of windows for the decision tree, and whether a fault was present in each.
 
     Windows that lie partly in a fault are left out.
     """
     features, labels = [np.zeros((0, len(PRIORITY)), np.float32)], [np.zeros(0, bool)]
-    for lesson in lessons:
-        series = lesson.series
+    for recording in recordings:
+        series = recording.series
         count = series.values.shape[2] // _LABEL_STRIDE_TICKS
-        if not count or not lesson.is_labelled:
+        if not count or not recording.is_labelled:
             continue
         cut = series.values[:, :, : count * _LABEL_STRIDE_TICKS]
         shaped = cut.reshape(*cut.shape[:2], count, _LABEL_STRIDE_TICKS)
@@ -147,7 +147,7 @@ def labelled_windows(lessons: Sequence[TrainingRecording]) -> tuple[FloatArray, 
         begin_ns = series.start_ns + np.arange(count) * _LABEL_STRIDE_TICKS * series.tick_ns
         end_ns = begin_ns + _LABEL_STRIDE_TICKS * series.tick_ns
         inside, touched = np.zeros(count, bool), np.zeros(count, bool)
-        for fault in lesson.faults:
+        for fault in recording.faults:
             inside |= (begin_ns >= fault["onset_ns"]) & (end_ns <= fault["end_ns"])
             touched |= (end_ns > fault["onset_ns"]) & (begin_ns < fault["end_ns"])
         clear = inside | ~touched
@@ -171,27 +171,27 @@ def ceiling_thresholds(config: MinderConfig) -> list[MinderConfig]:
 
 
 def fit_thresholds(
-    lessons: Sequence[TrainingRecording], model: MinderModel, config: MinderConfig
+    recordings: Sequence[TrainingRecording], model: MinderModel, config: MinderConfig
 ) -> tuple[Choice[MinderConfig], Choice[MinderConfig]]:
     """Choose the thresholds with the best F1; among equals the highest, which accuses less.
 
     Args:
-        lessons: recordings with a truth; healthy ones too.
+        recordings: recordings with a truth; healthy ones too.
         model: trained model.
         config: settings of the procedure.
 
     Returns:
         The choice of one number for all job sizes, as in the paper, and that of the ``ceiling_ratio``.
     """
-    lessons = [lesson for lesson in lessons if lesson.is_labelled]
-    scanned = [scans_of(lesson, model, config) for lesson in lessons]
+    recordings = [recording for recording in recordings if recording.is_labelled]
+    scanned = [scans_of(recording, model, config) for recording in recordings]
     tried = (plain_thresholds(config), ceiling_thresholds(config))
-    plain, by_ceiling = (choose(try_configs(lessons, scanned, model, configs), math.inf) for configs in tried)
+    plain, by_ceiling = (choose(try_configs(recordings, scanned, model, configs), math.inf) for configs in tried)
     return plain, by_ceiling
 
 
 def try_configs(
-    lessons: Sequence[TrainingRecording],
+    recordings: Sequence[TrainingRecording],
     scanned: Sequence[CallScans],
     model: MinderModel,
     configs: Sequence[MinderConfig],
@@ -199,28 +199,30 @@ def try_configs(
     """Return the score of each configuration, which may differ in thresholds and continuity only.
 
     Args:
-        lessons: recordings with a truth.
+        recordings: recordings with a truth.
         scanned: result of ``scans_of`` for each recording.
         model: trained model.
         configs: configurations of the scanned variant.
     """
     found = []
     for config in configs:
-        both = zip(lessons, scanned, strict=True)
-        found.append(BudgetTrial(config, add_up([judge(lesson, scans, model, config) for lesson, scans in both])[0]))
+        both = zip(recordings, scanned, strict=True)
+        found.append(
+            BudgetTrial(config, add_up([judge(recording, scans, model, config) for recording, scans in both])[0])
+        )
     return found
 
 
-def judge(lesson: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
+def judge(recording: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig) -> FolderScore:
     """Return the score of a configuration on one recording with a truth."""
-    answers = answers_of(lesson, scans, model, config)
-    return score_lines(lines_of(answers), lesson.faults, lesson.machine_days)
+    answers = answers_of(recording, scans, model, config)
+    return score_lines(lines_of(answers), recording.faults, recording.machine_days)
 
 
-def scans_of(lesson: TrainingRecording, model: MinderModel, config: MinderConfig) -> CallScans:
+def scans_of(recording: TrainingRecording, model: MinderModel, config: MinderConfig) -> CallScans:
     """Return the expensive part of all calls on a recording, which serves any number of thresholds."""
     found: CallScans = []
-    for part, at_ns in pulls(lesson.series, config):
+    for part, at_ns in pulls(recording.series, config):
         samples = Samples(PRIORITY, part.values, part.tick_ns / NS_PER_SECOND)
         view_scans = [scan_view(samples, metrics, model, config) for _, metrics in views(model, config)]
         found.append((at_ns, [one for one in view_scans if isinstance(one, tuple)]))
@@ -228,19 +230,19 @@ def scans_of(lesson: TrainingRecording, model: MinderModel, config: MinderConfig
 
 
 def answers_of(
-    lesson: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig
+    recording: TrainingRecording, scans: CallScans, model: MinderModel, config: MinderConfig
 ) -> list[RunnerAccusation]:
     """Return the calls' accusations with this threshold and continuity.
 
     Machines and times are those of ``MinderRunner``.
     """
-    tick_seconds = lesson.series.tick_ns / NS_PER_SECOND
+    tick_seconds = recording.series.tick_ns / NS_PER_SECOND
     answers = []
     for at_ns, view_scans in scans:
         for rows, scan in view_scans:
             candidates = scan.candidates(config.threshold(model, scan.machine_count))
             run = first_run(candidates, tick_seconds, config.continuity_seconds)
             if run is not None:
-                answers.append(RunnerAccusation(lesson.series.hosts[int(rows[run.row])], "", at_ns, at_ns, 1.0))
+                answers.append(RunnerAccusation(recording.series.hosts[int(rows[run.row])], "", at_ns, at_ns, 1.0))
                 break
     return answers

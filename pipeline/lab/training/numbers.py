@@ -55,7 +55,7 @@ def fit_numbers(
     data: TrainingSet,
     detector: str,
     budget_per_machine_day: float,
-    mapper: Executor,
+    executor: Executor,
     *,
     seed: int = 0,
     on_progress: Progress | None = None,
@@ -66,7 +66,7 @@ def fit_numbers(
         data: recordings, each with its truth; healthy ones too.
         detector: ``peers`` or ``steps``.
         budget_per_machine_day: allowed false accusations per machine-day; infinite: the best F1.
-        mapper: distributes the replays to processes.
+        executor: distributes the replays to processes.
         seed: seed of the order in which numbers are searched.
         on_progress: called with the progress.
 
@@ -78,7 +78,7 @@ def fit_numbers(
 
     def evaluate(candidates: Sequence[Numbers]) -> Sequence[Score]:
         models = [{detector: write_numbers(candidate)} for candidate in candidates]
-        return scores_of(data.folders, OURS, models, mapper, on_progress)
+        return scores_of(data.folders, OURS, models, executor, on_progress)
 
     return search(COORDINATES[detector], evaluate, budget_per_machine_day, seed=seed, on_progress=on_progress)
 

@@ -108,19 +108,19 @@ def look_at(folder: Path) -> RecordingSummary:
         return RecordingSummary(folder, error=str(error))
 
 
-def look_at_all(paths: Sequence[Path], mapper: Executor, source: Sequence[str] = ()) -> TrainingSet:
+def look_at_all(paths: Sequence[Path], executor: Executor, source: Sequence[str] = ()) -> TrainingSet:
     """Return the training set of all recordings below these paths.
 
     Args:
         paths: folders of recordings, or folders that contain such.
-        mapper: distributes the work to processes.
+        executor: distributes the work to processes.
         source: description of the source; empty: the paths.
 
     Raises:
         RecordingError: a path has no recording, or one cannot be used; names folder, file, column and row.
     """
     folders = recordings_under(paths)
-    members = tuple(mapper(look_at, folders))
+    members = tuple(executor(look_at, folders))
     for one in members:
         if one.error:
             raise RecordingError(str(one.folder), one.error)

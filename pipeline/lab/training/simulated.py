@@ -66,14 +66,14 @@ def metrics_only(case: Case) -> Recording:
 
 
 def write_defaults(
-    folder: Path, seed: int, mapper: Executor, count: int = DEFAULT_COUNT, on_progress: Progress | None = None
+    folder: Path, seed: int, executor: Executor, count: int = DEFAULT_COUNT, on_progress: Progress | None = None
 ) -> list[Path]:
     """Write the recordings from which the default models are trained, and return their folders.
 
     Args:
         folder: target folder, which gets ``case-0000`` and so on.
         seed: 0 for those of the models that are part of tocsin.
-        mapper: distributes the work to processes.
+        executor: distributes the work to processes.
         count: number of recordings.
         on_progress: called with the progress.
     """
@@ -83,7 +83,7 @@ def write_defaults(
         CaseRequest(folder / f"case-{index:04d}", case.seed, case.kind == HEALTHY, "fit", DEFAULT_HOSTS)
         for index, case in enumerate(cases)
     ]
-    return list(for_each(mapper, write_one, orders, on_progress, "simulating"))
+    return list(for_each(executor, write_one, orders, on_progress, "simulating"))
 
 
 def write_one(order: CaseRequest) -> Path:

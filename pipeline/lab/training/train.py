@@ -73,7 +73,7 @@ def train(
     data: TrainingSet,
     config: TrainingConfig,
     trained_at: str,
-    mapper: Executor,
+    executor: Executor,
     *,
     validation: TrainingSet | None = None,
     on_progress: Progress | None = None,
@@ -84,7 +84,7 @@ def train(
         data: recordings to learn from.
         config: detector, budget and seed.
         trained_at: present time, ISO 8601 with its zone.
-        mapper: distributes the work to processes.
+        executor: distributes the work to processes.
         validation: recordings that are not learned from, each with its truth; None: no figures on them.
         on_progress: called with the progress.
 
@@ -98,10 +98,10 @@ def train(
     if validation is not None:
         check_all_labelled(validation)
     fit = {"minder": _minder, "entropy": _entropy, "bilstm": _bilstm}.get(config.detector, _numbers)
-    model = fit(data, config, mapper, on_progress)
+    model = fit(data, config, executor, on_progress)
     metrics = {"training": model.choice.score.to_object()}
     if validation is not None:
-        metrics["validation"] = judged(config.detector, model.payload, validation, mapper, on_progress).to_object()
+        metrics["validation"] = judged(config.detector, model.payload, validation, executor, on_progress).to_object()
     lines = [*model.lines, model.choice.sentence()]
     if not data.fault_count:
         lines.append("no fault in these recordings: how many it finds, and how soon, nobody knows")
@@ -136,17 +136,17 @@ def _card(
 
 
 def judged(
-    detector: str, payload: bytes, data: TrainingSet, mapper: Executor, on_progress: Progress | None = None
+    detector: str, payload: bytes, data: TrainingSet, executor: Executor, on_progress: Progress | None = None
 ) -> Score:
     """Return a model's score on recordings that have a truth."""
     detectors = OURS if detector in ENGINE_DETECTORS else detector
-    return scores_of(data.folders, detectors, [{detector: payload}], mapper, on_progress)[0]
+    return scores_of(data.folders, detectors, [{detector: payload}], executor, on_progress)[0]
 
 
-def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+def _numbers(data: TrainingSet, config: TrainingConfig, executor: Executor, on_progress: Progress | None) -> _Model:
     """Train the numbers of ``peers`` or ``steps``."""
     found = fit_numbers(
-        data, config.detector, config.budget_per_machine_day, mapper, seed=config.seed, on_progress=on_progress
+        data, config.detector, config.budget_per_machine_day, executor, seed=config.seed, on_progress=on_progress
     )
     numbers: Numbers = found.choice.thing
     payload = write_numbers(numbers)
@@ -159,21 +159,21 @@ def _numbers(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_pro
     return _Model(payload, f"{config.detector}/1", found.choice, {k: dict(v) for k, v in numbers.items()}, lines)
 
 
-def _entropy(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+def _entropy(data: TrainingSet, config: TrainingConfig, executor: Executor, on_progress: Progress | None) -> _Model:
     """Train the alarm line of ``entropy``."""
-    choice = fit_entropy(data, config.budget_per_machine_day, mapper, on_progress)
+    choice = fit_entropy(data, config.budget_per_machine_day, executor, on_progress)
     line = choice.thing.max_sigmas
     lines = [f"max_sigmas = {line:g}; F1 {_f1(choice.score)}"]
     return _Model(encode_entropy(choice.thing), ENTROPY_FORMAT, choice, {"max_sigmas": line}, lines)
 
 
-def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+def _bilstm(data: TrainingSet, config: TrainingConfig, executor: Executor, on_progress: Progress | None) -> _Model:
     """Train the networks of ``bilstm``."""
     from tocsin.models.training.bilstm_ocnn_training import OcnnTraining
     from tocsin.pipeline.lab.training.bilstm import fit_bilstm
 
     fitted = fit_bilstm(
-        data, config.budget_per_machine_day, mapper, config=OcnnTraining(seed=config.seed), on_progress=on_progress
+        data, config.budget_per_machine_day, executor, config=OcnnTraining(seed=config.seed), on_progress=on_progress
     )
     networks = fitted.choice.thing
     thresholds: dict[str, Any] = {
@@ -189,14 +189,18 @@ def _bilstm(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_prog
     return _Model(encode_bilstm(networks), BILSTM_FORMAT, fitted.choice, thresholds, lines)
 
 
-def _minder(data: TrainingSet, config: TrainingConfig, mapper: Executor, on_progress: Progress | None) -> _Model:
+def _minder(data: TrainingSet, config: TrainingConfig, executor: Executor, on_progress: Progress | None) -> _Model:
     """Train the models of ``minder``."""
     from tocsin.models.minder_file import encode_minder
     from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
     from tocsin.pipeline.lab.training.minder import fit_minder
 
     fitted = fit_minder(
-        data, config.budget_per_machine_day, mapper, config=VaeTrainingConfig(seed=config.seed), on_progress=on_progress
+        data,
+        config.budget_per_machine_day,
+        executor,
+        config=VaeTrainingConfig(seed=config.seed),
+        on_progress=on_progress,
     )
     thresholds: dict[str, Any] = {"threshold_sigmas": fitted.model.threshold_sigmas}
     thresholds["variant_sigmas"] = dict(fitted.model.variant_sigmas)

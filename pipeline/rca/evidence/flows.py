@@ -24,12 +24,12 @@ class FlowRules:
     """Thresholds of the tracker.
 
     Attributes:
-        stands_ns: time without progress after which a collective's flows count as stalled; a chunk takes milliseconds
-            at most.
+        stalled_after_ns: time without progress after which a collective's flows count as stalled; a chunk takes
+            milliseconds at most.
         fresh_ns: age from which on an observation no longer shows that a flow is stalled.
     """
 
-    stands_ns: int = 15 * NS_PER_SECOND
+    stalled_after_ns: int = 15 * NS_PER_SECOND
     fresh_ns: int = 60 * NS_PER_SECOND
 
 
@@ -116,7 +116,7 @@ class FlowTracker:
                 operations.setdefault((comm_id, seen.seq), []).append((flow, seen))
         found = {}
         for operation, flows in operations.items():
-            is_stalled = min(seen.seen_ns - seen.since_ns for _, seen in flows) >= self._rules.stands_ns
+            is_stalled = min(seen.seen_ns - seen.since_ns for _, seen in flows) >= self._rules.stalled_after_ns
             is_fresh = min(seen.seen_ns for _, seen in flows) >= now_ns - self._rules.fresh_ns
             if is_stalled and is_fresh and self._all_entered(operation[0], {flow.rank for flow, _ in flows}):
                 found[operation] = ([flow for flow, _ in flows], max(seen.since_ns for _, seen in flows))

@@ -80,7 +80,7 @@ class BrokenHosts:
         found, reasons = self._judge(graph, now_ns, first, pace)
         if switch:
             return [_of_all(graph, finding, same) for finding in found], reasons
-        return [self._with_twin(graph, finding) for finding in found], reasons
+        return [self._with_concurrent_failure(graph, finding) for finding in found], reasons
 
     @staticmethod
     def _believed(graph: JobGraph, accusing: Sequence[HardwareFact], pace: JobProgress) -> list[HardwareFact]:
@@ -149,7 +149,7 @@ class BrokenHosts:
             tentative=tentative,
         )
 
-    def _with_twin(self, graph: JobGraph, finding: Finding) -> Finding:
+    def _with_concurrent_failure(self, graph: JobGraph, finding: Finding) -> Finding:
         """Return a finding about a slow part with the other host that reports the same since the same time, if any."""
         if finding.fault is not FaultKind.FAIL_SLOW:
             return finding

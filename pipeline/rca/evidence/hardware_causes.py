@@ -89,7 +89,7 @@ class HardwareCauses:
         """Return a finding about a job that stands with the one machine that logged an event around its onset."""
         if finding.fault is not FaultKind.HANG or finding.suspects:
             return finding
-        stands_ns = now_ns - finding.onset_ns
+        stalled_ns = now_ns - finding.onset_ns
         begin_ns, end_ns = finding.onset_ns - self._rules.stall_before_ns, finding.onset_ns + self._rules.stall_after_ns
         near = [
             fact
@@ -98,7 +98,7 @@ class HardwareCauses:
             if fact.cause and fact.cause not in WEAK_CAUSES and begin_ns <= fact.ts_ns <= end_ns
             if fact.accuses or not is_usual(fact, facts, begin_ns)
         ]
-        if stands_ns < self._rules.stall_after_ns or len({fact.host for fact in near}) != 1:
+        if stalled_ns < self._rules.stall_after_ns or len({fact.host for fact in near}) != 1:
             return finding
         first = min(near, key=lambda fact: (not fact.accuses, fact.ts_ns))
         return replace(
@@ -108,7 +108,7 @@ class HardwareCauses:
             confidence=0.75,
             reason=Reason.HARDWARE_EVENT,
             evidence=(first.evidence(), *finding.evidence),
-            tentative=stands_ns < 2 * self._rules.stall_after_ns,
+            tentative=stalled_ns < 2 * self._rules.stall_after_ns,
             only_holds=False,
         )
 

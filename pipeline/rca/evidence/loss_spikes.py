@@ -20,7 +20,7 @@ from tocsin.pipeline.core.arrays import map_from, map_state
 from tocsin.pipeline.detect.traces.memory import past_from, past_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of, suspects_of
-from tocsin.pipeline.rca.evidence.spikes import JumpConfig, Jumps, Spike
+from tocsin.pipeline.rca.evidence.spikes import Spike, SpikeConfig, Spikes
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, StepRecord
@@ -55,8 +55,8 @@ class LossConfig:
     settle_ns: int = 3 * NS_PER_SECOND
     open_keep_count: int = 16
     back_count: int = 200
-    losses: JumpConfig = field(default_factory=JumpConfig)
-    norms: JumpConfig = field(default_factory=lambda: JumpConfig(chance_ratio=1e-5, seldom_count=10))
+    losses: SpikeConfig = field(default_factory=SpikeConfig)
+    norms: SpikeConfig = field(default_factory=lambda: SpikeConfig(chance_ratio=1e-5, seldom_count=10))
     own: OwnNormConfig = field(default_factory=OwnNormConfig)
 
 
@@ -91,13 +91,13 @@ class LossSpikes:
     judged_step: int = -1
     uneasy_count: int = 0
     usual: list[float] = field(default_factory=list)
-    losses: Jumps = field(init=False)
-    norms: Jumps = field(init=False)
+    losses: Spikes = field(init=False)
+    norms: Spikes = field(init=False)
     own: OwnNorms = field(init=False)
 
     def __post_init__(self) -> None:
         """Start without spikes."""
-        self.losses, self.norms = Jumps(self.config.losses), Jumps(self.config.norms)
+        self.losses, self.norms = Spikes(self.config.losses), Spikes(self.config.norms)
         self.own = OwnNorms(self.config.own)
 
     def take_steps(self, rows: Sequence[StepRecord]) -> None:
@@ -157,8 +157,8 @@ class LossSpikes:
         if len(hosts) == 1:
             host_count = len({self.graph.host_of(rank) for rank in ranks.tolist()})
             if host_count >= self.config.least_host_count:
-                jump = Spike(number, step.first_ns, hosts.pop(), tuple(high), float(losses.max()), middle, host_count)
-                self.losses.add(jump)
+                spike = Spike(number, step.first_ns, hosts.pop(), tuple(high), float(losses.max()), middle, host_count)
+                self.losses.add(spike)
 
     def _judge_norms(self, number: int, first_ns: int, ranks: IntArray, norms: FloatArray) -> None:
         """Record a spike of own gradient norms in a step with a usual global norm.
@@ -181,8 +181,8 @@ class LossSpikes:
                 self.own.step_count,
                 top.before_ratio,
             )
-            jumped = () if host is None else tuple(one.rank for one in far)
-            self.norms.add(Spike(number, first_ns, host, jumped, *fields))
+            spiked = () if host is None else tuple(one.rank for one in far)
+            self.norms.add(Spike(number, first_ns, host, spiked, *fields))
 
     def _roles(self, ranks: IntArray) -> IntArray:
         """Return one number per rank, equal for ranks with the same pipeline stage and tensor-parallel index."""
@@ -192,16 +192,16 @@ class LossSpikes:
         roles: IntArray = stages * (parts.max(initial=0) + 2) + parts
         return roles
 
-    def _finding(self, jumps: Sequence[Spike], reason: Reason) -> Finding:
+    def _finding(self, spikes: Sequence[Spike], reason: Reason) -> Finding:
         """Return the corruption finding about the host of these spikes, without a drain, as bad data looks the same."""
-        first, last = jumps[0], jumps[-1]
-        ranks = sorted({rank for jump in jumps for rank in jump.ranks})
-        steps = ", ".join(str(jump.step) for jump in jumps[-3:])
+        first, last = spikes[0], spikes[-1]
+        ranks = sorted({rank for spike in spikes for rank in spike.ranks})
+        steps = ", ".join(str(spike.step) for spike in spikes[-3:])
         is_loss = reason is Reason.LOSS_JUMPS_ALONE
         what, others = ("loss", "the others") if is_loss else ("gradient norm", "its peers")
         end = "and everybody's gradient norm with it" if is_loss else "and nobody else's with it"
         text = (
-            f"{names_of(self.graph, ranks[:3])}: its own {what} jumped in {len(jumps)} steps (last {steps}), to "
+            f"{names_of(self.graph, ranks[:3])}: its own {what} jumped in {len(spikes)} steps (last {steps}), to "
             f"{last.value:.3g} where {others} had {last.usual_value:.3g}, {end}"
         )
         metric, numbers = "loss" if is_loss else "grad_norm", (last.value, last.usual_value)

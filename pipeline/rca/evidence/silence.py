@@ -291,12 +291,12 @@ def _last_progress(
     if not pace.work_is_known:
         return Reason.NO_HOOK
     # No steps: their metrics tell whether they still work.
-    standing_ns = pace.stalled_since_ns
-    if not standing_ns:
+    stalled_ns = pace.stalled_since_ns
+    if not stalled_ns:
         return Reason.MONITORING_LOST
     report_interval_ns = max(facts.report_interval_ns for facts in graph.hosts.values())
     margin_ns = config.same_time_ns + config.missed_count * report_interval_ns
-    return _LastProgress(standing_ns, margin_ns, margin_ns)
+    return _LastProgress(stalled_ns, margin_ns, margin_ns)
 
 
 def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: int, confirmed_ns: int) -> Finding:
@@ -324,7 +324,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
             1.0,
             progress_ns,
             now_ns,
-            _standing_words(graph, now_ns - progress_ns),
+            _stalled_words(graph, now_ns - progress_ns),
         )
     )
     return Finding(
@@ -340,7 +340,7 @@ def _unreachable(graph: JobGraph, guilty: list[str], progress_ns: int, now_ns: i
     )
 
 
-def _standing_words(graph: JobGraph, for_ns: int) -> str:
+def _stalled_words(graph: JobGraph, for_ns: int) -> str:
     """Return the evidence text about peers that have stood for a time."""
     seconds = f"{for_ns / 1e9:.0f} s"
     if graph.max_step >= 0:

@@ -11,7 +11,7 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class JumpConfig:
+class SpikeConfig:
     """Settings.
 
     Attributes:
@@ -61,7 +61,7 @@ class Spike(NamedTuple):
 
 
 @dataclass(slots=True)
-class Jumps:
+class Spikes:
     """Recent spikes of one kind of number.
 
     Attributes:
@@ -70,22 +70,22 @@ class Jumps:
         before_ratio: share of steps with a spike before the first of these.
     """
 
-    config: JumpConfig
+    config: SpikeConfig
     past: list[Spike] = field(default_factory=list)
     before_ratio: float = 0.0
 
-    def add(self, jump: Spike) -> None:
+    def add(self, spike: Spike) -> None:
         """Add one spike."""
         if not self.past:
-            self.before_ratio = jump.before_ratio
-        self.past = [*self.past, jump][-self.config.kept_count :]
+            self.before_ratio = spike.before_ratio
+        self.past = [*self.past, spike][-self.config.kept_count :]
 
     def found(self, now_ns: int) -> Sequence[Spike]:
         """Return all remembered spikes if they are all of one host and beyond chance; else an empty sequence."""
-        self.past = [jump for jump in self.past if now_ns - jump.ts_ns <= self.config.forget_ns]
+        self.past = [spike for spike in self.past if now_ns - spike.ts_ns <= self.config.forget_ns]
         if not self.past or now_ns - self.past[-1].ts_ns > self.config.lasting_ns:
             return ()
-        is_one = len({jump.host for jump in self.past}) == 1 and self.past[0].host is not None
+        is_one = len({spike.host for spike in self.past}) == 1 and self.past[0].host is not None
         return self.past if is_one and len(self.past) >= self._least_count() and self._are_frequent() else ()
 
     def _least_count(self) -> int:
@@ -100,12 +100,12 @@ class Jumps:
             return True
         between_count = (self.past[-1].looked_count - self.past[0].looked_count) / (len(self.past) - 1)
         is_new = between_count * self.before_ratio * self.config.began_factor <= 1
-        is_same = bool(set.intersection(*(set(jump.ranks) for jump in self.past)))
+        is_same = bool(set.intersection(*(set(spike.ranks) for spike in self.past)))
         return is_same and is_new and between_count <= self.config.seldom_count
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return {"past": [list(jump) for jump in self.past], "before_ratio": self.before_ratio}
+        return {"past": [list(spike) for spike in self.past], "before_ratio": self.before_ratio}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""

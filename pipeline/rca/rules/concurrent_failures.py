@@ -41,7 +41,7 @@ _OWN_SHARE_RATIO = 0.5
 """Least share of the steps' growth that the self time of each host of a pair must explain."""
 
 
-def find_twins(
+def find_concurrent_failures(
     graph: JobGraph,
     now_ns: int,
     anomalies: Sequence[Anomaly],

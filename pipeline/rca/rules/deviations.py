@@ -32,14 +32,14 @@ class MachineRules:
         undecided_ns: least duration where noisy work hides the harm, or where few steps precede several far deviations.
         before_onset_ns: how long before its metrics a slowdown may have begun: a metric slice.
         cpu_lasting_ns: least duration where only CPU deviates, as daemons run for 10 s; doubled without self time.
-        standing_ns: patience before a stalled machine is suspected, for unannounced checkpoints.
+        stalled_ns: patience before a stalled machine is suspected, for unannounced checkpoints.
         busy_ns: patience with a machine that is busy during a stall.
-        leaning_ns: greatest lead of an early dip: a machine that slows this long before the others.
+        early_dip_ns: greatest lead of an early dip: a machine that slows this long before the others.
         ill_ns: greatest age of a deviation at the start of a stall that it may explain.
-        sure_standing_ns: duration that confirms a stall finding (or twice the patience); rank 0 may write a checkpoint.
+        sure_stalled_ns: duration that confirms a stall finding (or twice the patience); rank 0 may write a checkpoint.
         sure_busy_ns: the same for a machine that is only busier than others: half of PyTorch's watchdog timeout.
         restart_ns: duration after which metrics alone may propose a restart: PyTorch's watchdog timeout.
-        odd_ns: patience before the only deviating machine of a stall is named.
+        standstill_outlier_ns: patience before the only deviating machine of a stall is named.
         unexplained_ns: patience before an unexplained stall is reported: half of PyTorch's watchdog timeout.
         ended_ns: if all processes end within this of a stall's start, the stall is their end.
         fresh_ns: age from which on an observation confirms nothing.
@@ -61,14 +61,14 @@ class MachineRules:
     undecided_ns: int = 75 * NS_PER_SECOND
     before_onset_ns: int = 5 * NS_PER_SECOND
     cpu_lasting_ns: int = 13 * NS_PER_SECOND
-    standing_ns: int = 25 * NS_PER_SECOND
+    stalled_ns: int = 25 * NS_PER_SECOND
     busy_ns: int = 60 * NS_PER_SECOND
-    leaning_ns: int = 10 * NS_PER_SECOND
+    early_dip_ns: int = 10 * NS_PER_SECOND
     ill_ns: int = 300 * NS_PER_SECOND
-    sure_standing_ns: int = 180 * NS_PER_SECOND
+    sure_stalled_ns: int = 180 * NS_PER_SECOND
     sure_busy_ns: int = 300 * NS_PER_SECOND
     restart_ns: int = 600 * NS_PER_SECOND
-    odd_ns: int = 90 * NS_PER_SECOND
+    standstill_outlier_ns: int = 90 * NS_PER_SECOND
     unexplained_ns: int = 300 * NS_PER_SECOND
     ended_ns: int = 12 * NS_PER_SECOND
     fresh_ns: int = 15 * NS_PER_SECOND

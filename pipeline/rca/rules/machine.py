@@ -19,7 +19,7 @@ from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.pace_evidence import pace_evidence
 from tocsin.pipeline.rca.patterns import cause_of_metrics
-from tocsin.pipeline.rca.rules.concurrent_failures import find_twins
+from tocsin.pipeline.rca.rules.concurrent_failures import find_concurrent_failures
 from tocsin.pipeline.rca.rules.deviations import (
     SHOWN_METRICS,
     SILENT_FAMILIES,
@@ -51,9 +51,9 @@ from tocsin.pipeline.rca.rules.impact import (
 from tocsin.pipeline.rca.rules.more_work import shows_more_work
 from tocsin.pipeline.rca.rules.self_time import own_evidence, silent_but_slow
 from tocsin.pipeline.rca.rules.standstill import (
+    congested,
     find_stopped_alone,
     idle_beside_spinning,
-    jammed,
     since_stalled,
     still_progressing,
 )
@@ -87,7 +87,7 @@ def find_machine(  # what is known, and what is remembered
         cleared: what is remembered of deviations without impact.
     """
     if pace.stalled_since_ns:
-        slow = still_progressing(graph, pace) and (jammed(anomalies) or idle_beside_spinning(anomalies, rules))
+        slow = still_progressing(graph, pace) and (congested(anomalies) or idle_beside_spinning(anomalies, rules))
         if not slow:
             before_end = _filter_ended(anomalies, pace, rules)
             if anomalies and not before_end:
@@ -134,7 +134,9 @@ def _find_working(  # as above
         return fading, [Reason.NO_IMPACT] if anomalies else []
     open_ones = cleared.judge(telling, now_ns, pace, rules)
     candidates = open_ones or telling
-    chosen = find_twins(graph, now_ns, candidates, anomalies, pace, rules) or single_out(graph, candidates, rules)
+    chosen = find_concurrent_failures(graph, now_ns, candidates, anomalies, pace, rules) or single_out(
+        graph, candidates, rules
+    )
     if not chosen or is_wider_than_switch(graph, chosen, anomalies):
         # A machine that was named alone and deviates as before has not recovered because others deviate for a moment.
         lasting = [a for a in open_ones if differs_now(a) and a.end_ns - begin_ns(a) >= rules.sure_ns]
@@ -208,7 +210,7 @@ class _DeviatingMachines:
         """
         if self.slowdown is None or self.slowdown.ratio != float("inf"):
             return 0, 0
-        patience_ns = max(self.rules.standing_ns, int(self.rules.learned_factor * self.pace.longest_pause_ns))
+        patience_ns = max(self.rules.stalled_ns, int(self.rules.learned_factor * self.pace.longest_pause_ns))
         return self.now_ns - self.graph.progress_ns, min(patience_ns, self.rules.max_pause_ns)
 
 
@@ -254,7 +256,7 @@ def _judge(
     is_harmless = not hurts and cleared.hear_steps(chosen, machines.slowdown, pace)
     holding = [_still_differs(anomaly) for anomaly in open_ones if anomaly not in chosen]
     finding = _finding(machines, _reason_of(machines.slowdown, unrelated, hurts=hurts), hurts=hurts)
-    is_pause = bool(patience_ns) and paused_ns < max(machines.rules.sure_standing_ns, 2 * patience_ns)
+    is_pause = bool(patience_ns) and paused_ns < max(machines.rules.sure_stalled_ns, 2 * patience_ns)
     finding = _with_doubts(machines, finding, is_pause=is_pause, is_harmless=is_harmless, is_silent=is_silent)
     return [finding, *holding], []
 

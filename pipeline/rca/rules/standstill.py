@@ -103,29 +103,29 @@ def since_stalled(anomalies: Sequence[Anomaly], pace: JobProgress, rules: Machin
         rules: settings.
     """
     since_ns = pace.stalled_since_ns
-    standing: list[Anomaly] = []
+    stalled: list[Anomaly] = []
     late: list[Anomaly] = []
-    working, leaning, before = [], [], []
+    working, early_dips, before = [], [], []
     for anomaly in anomalies:
-        near = abs(anomaly.start_ns - since_ns) <= rules.standing_ns
+        near = abs(anomaly.start_ns - since_ns) <= rules.stalled_ns
         if anomaly.detail.get("standing"):
-            known = anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns
-            (standing if known else late).append(anomaly)
+            known = anomaly.start_ns <= pace.stalled_known_ns + rules.stalled_ns
+            (stalled if known else late).append(anomaly)
         elif anomaly.detail.get("leaning"):
-            if 0 <= since_ns - anomaly.start_ns <= rules.leaning_ns:
-                leaning.append(anomaly)
+            if 0 <= since_ns - anomaly.start_ns <= rules.early_dip_ns:
+                early_dips.append(anomaly)
         elif near and families(anomaly) - SILENT_FAMILIES and not _was_over(anomaly, since_ns):
             working.append(anomaly)
         elif _differed_until(anomaly, since_ns, rules):
             before.append(replace(anomaly, detail={**anomaly.detail, "leaning": True}))
-    standing = [anomaly for anomaly in standing if not _differs_as_late_ones(anomaly, late, rules)]
-    named = {anomaly.component.name: anomaly for anomaly in (*working, *standing)}
-    fell = {anomaly.component.name for anomaly in leaning if not _only_busy(anomaly)} & named.keys()
+    stalled = [anomaly for anomaly in stalled if not _differs_as_late_ones(anomaly, late, rules)]
+    named = {anomaly.component.name: anomaly for anomaly in (*working, *stalled)}
+    fell = {anomaly.component.name for anomaly in early_dips if not _only_busy(anomaly)} & named.keys()
     if len(fell) == 1 and len(named) > 1:
         return [named[fell.pop()]]  # of those that differ since this one fell first, too
     if before:  # who was ill until the job stopped tells more than who fell first
         return [*named.values(), *before]
-    return [*named.values(), *(anomaly for anomaly in leaning if anomaly.component.name not in named)]
+    return [*named.values(), *(anomaly for anomaly in early_dips if anomaly.component.name not in named)]
 
 
 def _was_over(anomaly: Anomaly, since_ns: int) -> bool:
@@ -150,7 +150,7 @@ def _differed_until(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> boo
     ended_ns = since_ns - anomaly.end_ns
     return (
         _is_ill(anomaly)
-        and -rules.leaning_ns <= ended_ns <= rules.standing_ns
+        and -rules.early_dip_ns <= ended_ns <= rules.stalled_ns
         and 0 < since_ns - anomaly.start_ns <= rules.ill_ns
     )
 
@@ -227,7 +227,7 @@ def still_progressing(graph: JobGraph, pace: JobProgress) -> bool:
     return bool(pace.median_step_ns) and graph.progress_ns > since_ns + _STEPS_AFTER_COUNT * pace.median_step_ns
 
 
-def jammed(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
+def congested(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
     """Return the anomalies of machines whose own port is congested, reduced to that metric.
 
     They tell in a slow job, too. Other deviations among machines that wait most of the time may be how they wait.
@@ -243,7 +243,7 @@ def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> l
     found = _only(
         anomalies,
         lambda anomaly, metric: (
-            _is_far_below(metric, rules) and anomaly.end_ns - metric["since_ns"] >= rules.standing_ns
+            _is_far_below(metric, rules) and anomaly.end_ns - metric["since_ns"] >= rules.stalled_ns
         ),
     )
     return found if len(found) == 1 else []
@@ -269,7 +269,7 @@ def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: 
         and all(metric["direction"] == "low" for metric in reported_metrics(anomaly))
         and any(_idles_for_long(anomaly, metric, rules) for metric in reported_metrics(anomaly))
     ]
-    if len(found) != 1 or now_ns - hang.onset_ns < rules.standing_ns:
+    if len(found) != 1 or now_ns - hang.onset_ns < rules.stalled_ns:
         return None
     evidence = tuple(evidence_of(found[0], metric) for metric in found[0].detail["metrics"][:SHOWN_METRICS])
     return replace(
@@ -278,7 +278,7 @@ def idle_since(hang: Finding, anomalies: Sequence[Anomaly], now_ns: int, rules: 
         confidence=0.75,
         reason=Reason.DIFFERS_WHILE_JOB_STALLED,
         evidence=(*evidence, *hang.evidence),
-        tentative=now_ns - hang.onset_ns < rules.sure_standing_ns,
+        tentative=now_ns - hang.onset_ns < rules.sure_stalled_ns,
     )
 
 
@@ -286,7 +286,7 @@ def _idles_for_long(anomaly: Anomaly, metric: Mapping[str, Any], rules: MachineR
     """Return whether a metric shows that at least one GPU of eight idled all the time."""
     return (
         _is_low(metric, rules, _IDLE_SIGMAS, _ONE_IDLE_RATIO)
-        and anomaly.end_ns - metric["since_ns"] >= rules.standing_ns
+        and anomaly.end_ns - metric["since_ns"] >= rules.stalled_ns
     )
 
 
@@ -330,7 +330,7 @@ def _elsewhere_alone(
         rules: settings.
         may_be_busy: whether a machine that is only busier may still write a checkpoint.
     """
-    leaning = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
+    early_dips = [anomaly for anomaly in anomalies if anomaly.detail.get("leaning") and not _only_busy(anomaly)]
     anomalies = [anomaly for anomaly in anomalies if not anomaly.detail.get("leaning")]
     busy = [anomaly for anomaly in anomalies if _only_busy(anomaly) or _was_busy(anomaly)]
     if not may_be_busy:
@@ -340,8 +340,8 @@ def _elsewhere_alone(
         # The busy machine may be the one. Beside it an early dip, or a short deviation in one way, says little.
         names = {anomaly.component.name for anomaly in busy}
         anomalies = [a for a in anomalies if differs_now(a) or _ailed(a) or now_ns - a.end_ns < rules.fresh_ns]
-        leaning = [anomaly for anomaly in leaning if anomaly.component.name in names]
-    return single_out(graph, anomalies or leaning, rules) if anomalies or leaning else []
+        early_dips = [anomaly for anomaly in early_dips if anomaly.component.name in names]
+    return single_out(graph, anomalies or early_dips, rules) if anomalies or early_dips else []
 
 
 def find_stopped_alone(
@@ -357,21 +357,21 @@ def find_stopped_alone(
         rules: settings.
     """
     since_ns = pace.stalled_since_ns
-    patience_ns = max(rules.standing_ns, int(rules.learned_factor * pace.longest_stall_ns))
+    patience_ns = max(rules.stalled_ns, int(rules.learned_factor * pace.longest_stall_ns))
     patience_ns = min(patience_ns, rules.max_patience_ns)
     if not since_ns or now_ns - since_ns < patience_ns:
         return [], [Reason.WITHIN_PATIENCE]
     if still_progressing(graph, pace):
         return [], [Reason.STILL_PROGRESSING]
-    stands_ns = now_ns - since_ns
-    may_be_busy = stands_ns < max(rules.busy_ns, 2 * patience_ns)
+    stalled_ns = now_ns - since_ns
+    may_be_busy = stalled_ns < max(rules.busy_ns, 2 * patience_ns)
     chosen = _elsewhere_alone(graph, now_ns, anomalies, rules, may_be_busy=may_be_busy)
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
     metrics = chosen[0].detail["metrics"]
     stands = still_stalled(pace, now_ns).evidence
     evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
-    sure_ns = rules.sure_busy_ns if _only_busy(chosen[0]) else rules.sure_standing_ns
+    sure_ns = rules.sure_busy_ns if _only_busy(chosen[0]) else rules.sure_stalled_ns
     finding = Finding(
         FaultKind.HANG,
         cause_of(chosen[0]),
@@ -380,7 +380,7 @@ def find_stopped_alone(
         0.75,
         Reason.DIFFERS_WHILE_JOB_STALLED,
         evidence,
-        tentative=stands_ns < max(sure_ns, 2 * patience_ns) or now_ns - chosen[0].end_ns > rules.fresh_ns,
-        is_soft=stands_ns < rules.restart_ns,
+        tentative=stalled_ns < max(sure_ns, 2 * patience_ns) or now_ns - chosen[0].end_ns > rules.fresh_ns,
+        is_soft=stalled_ns < rules.restart_ns,
     )
     return [finding], []

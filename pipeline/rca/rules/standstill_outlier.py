@@ -21,14 +21,14 @@ from tocsin.pipeline.rca.rules.standstill import cause_of, still_progressing, st
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Suspect
 
-ODD = "odd"
+STANDSTILL_OUTLIER = "odd"
 """The key in an anomaly's detail that marks it for this rule alone."""
 
 
 def find_standstill_outlier(
     graph: JobGraph,
     now_ns: int,
-    odd: Sequence[Anomaly],
+    outliers: Sequence[Anomaly],
     anomalies: Sequence[Anomaly],
     pace: JobProgress,
     rules: MachineRules,
@@ -40,7 +40,7 @@ def find_standstill_outlier(
     Args:
         graph: the job.
         now_ns: the slice's end.
-        odd: anomalies of any kind since the job stands.
+        outliers: anomalies of any kind since the job stands.
         anomalies: anomalies while the job worked.
         pace: the job's progress.
         rules: settings.
@@ -50,7 +50,10 @@ def find_standstill_outlier(
     """
     since_ns = pace.stalled_since_ns
     longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
-    stalled_ns, patience_ns = now_ns - since_ns, max(rules.odd_ns, int(2 * rules.learned_factor * longest_ns))
+    stalled_ns, patience_ns = (
+        now_ns - since_ns,
+        max(rules.standstill_outlier_ns, int(2 * rules.learned_factor * longest_ns)),
+    )
     gave_up_ns = gave_up_waiting_ns(graph)
     if gave_up_ns is None:
         return None
@@ -59,7 +62,7 @@ def find_standstill_outlier(
         return None
     if still_progressing(graph, pace) or graph.in_announced_phase(since_ns, now_ns):
         return None
-    differing = _differing_since(odd, anomalies, pace, rules)
+    differing = _differing_since(outliers, anomalies, pace, rules)
     if hung:  # who does something else since the others ended is one of those that live
         differing = [anomaly for anomaly in differing if anomaly.start_ns < gave_up_ns]
     if len({anomaly.component for anomaly in differing}) != 1:
@@ -67,7 +70,7 @@ def find_standstill_outlier(
     chosen = differing[0]
     metrics = reported_metrics(chosen)
     # Rank 0 may export the model while all others wait; who does so is busy, and nothing else.
-    if all(map(_is_busy, metrics)) and stalled_ns < rules.sure_standing_ns:
+    if all(map(_is_busy, metrics)) and stalled_ns < rules.sure_stalled_ns:
         return None
     return Finding(
         FaultKind.HANG,
@@ -82,11 +85,11 @@ def find_standstill_outlier(
 
 
 def _differing_since(
-    odd: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
+    outliers: Sequence[Anomaly], anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
 ) -> list[Anomaly]:
     """Return the anomalies of machines that deviate now, and did as the job came to stand."""
     ill = [anomaly for anomaly in anomalies if _was_ill(anomaly, pace.stalled_since_ns, rules)]
-    since_then = [anomaly for anomaly in odd if anomaly.start_ns <= pace.stalled_known_ns + rules.standing_ns]
+    since_then = [anomaly for anomaly in outliers if anomaly.start_ns <= pace.stalled_known_ns + rules.stalled_ns]
     return [anomaly for anomaly in (*ill, *since_then) if differs_now(anomaly)]
 
 
@@ -98,4 +101,4 @@ def _is_busy(metric: Mapping[str, Any]) -> bool:
 def _was_ill(anomaly: Anomaly, since_ns: int, rules: MachineRules) -> bool:
     """Return whether a machine deviated for minutes at most, until the job stopped."""
     began_ns = since_ns - anomaly.start_ns
-    return 0 < began_ns <= rules.ill_ns and since_ns - anomaly.end_ns <= rules.standing_ns
+    return 0 < began_ns <= rules.ill_ns and since_ns - anomaly.end_ns <= rules.stalled_ns

@@ -15,7 +15,7 @@ from tocsin.pipeline.runtime.embedded.dead_letters import KINDS, DeadLetter, Dea
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.schemas.trouble_log import TroubleLog
 
-_LOG = logging.getLogger("tocsin.letters")
+_LOG = logging.getLogger("tocsin.dead_letters")
 _MAX_SOURCES: Final = 4_096
 """Maximum number of (kind, host) pairs whose rates are tracked."""
 
@@ -83,11 +83,11 @@ class DeadLetterWriter:
         self._sources: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
         self._troubles = TroubleLog(_LOG)
         self.dropped: Counter[tuple[str, str]] = Counter()
-        self.thread = SupervisedThread("letters", self._run)
+        self.thread = SupervisedThread("dead_letters", self._run)
 
     @property
     def source_count(self) -> int:
-        """How many kinds of letters and hosts have a limit of their own at present."""
+        """How many kinds of dead letters and hosts have a limit of their own at present."""
         return len(self._sources)
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class DeadLetterWriter:
                 self._changed.notify()
                 return
             self.dropped[kind, why] += 1
-        self._troubles.warn("letters dropped", why, kind=kind, host=dead_letter.host, why=why)
+        self._troubles.warn("dead letters dropped", why, kind=kind, host=dead_letter.host, why=why)
 
     def _why_not(self, kind: str, host: str, size: int) -> str:
         """Return the reason to drop a dead letter of this size, "" = keep it."""
@@ -148,6 +148,6 @@ class DeadLetterWriter:
                 try:
                     file.write_all(dead_letters)
                 except OSError as error:
-                    self._troubles.warn("letters lost", kind, kind=kind, error=str(error), count=len(dead_letters))
+                    self._troubles.warn("dead letters lost", kind, kind=kind, error=str(error), count=len(dead_letters))
                     with self._changed:
                         self.dropped[kind, "disk_refuses"] += len(dead_letters)

@@ -1,7 +1,7 @@
 """Keep unusable records (dead letters) and late records, with the reason, in files of bounded size.
 
 Each line is one JSON object. There are two files of each kind; the older one is overwritten. They are the embedded
-engine's counterpart of the topics ``dead-dead_letter`` and ``late``.
+engine's counterpart of the topics ``dead-letter`` and ``late``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DeadLetterLog:
 
         Args:
             folder: folder of the files; created if missing.
-            name: ``dead-dead_letters`` or ``late``.
+            name: ``dead-letters`` or ``late``.
             max_bytes: maximum size of each of the two files.
         """
         make_private_folder(folder)

@@ -63,7 +63,7 @@ class ServiceConfig:
     Attributes:
         listen: address for agents: ``unix:PATH`` or ``HOST:PORT``.
         control_path: path of the control socket.
-        letter_folder: folder of dead letters and late records; None: they are only counted.
+        dead_letter_folder: folder of dead letters and late records; None: they are only counted.
         model_folder: folder that keeps announced models over a restart; None: they are not kept.
         engine: settings of operators and slices.
         server: settings of the listener.
@@ -76,7 +76,7 @@ class ServiceConfig:
 
     listen: str
     control_path: Path
-    letter_folder: Path | None = None
+    dead_letter_folder: Path | None = None
     model_folder: Path | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -94,7 +94,7 @@ class EngineService:
         time: the engine's time, and the watch on its clock.
         clock: the watch on the engine's clock.
         engine: the operators of all jobs.
-        letters: writes dead letters and late records.
+        dead_letters: writes dead letters and late records.
         writer: writes to the database.
         memory: verdict lines for clients, proposed actions, minutes of health.
         recovery: keeps the state for a restart; None: no state is kept.
@@ -130,7 +130,7 @@ class EngineService:
         self.engine = EmbeddedEngine(config.engine)
         folder = config.model_folder
         self._shelf = None if folder is None else ModelFile(folder / FILE_NAME, self.engine.models)
-        self.letters = DeadLetterWriter(config.letter_folder)
+        self.dead_letters = DeadLetterWriter(config.dead_letter_folder)
         self.writer = writer or StoreWriter(store)
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
         self.followers = Followers(self._supervised)
@@ -143,7 +143,7 @@ class EngineService:
         self.pages: list[str] = []
         self.recovery = self._recovery(config)
         self.health = ServiceHealth(self._threads, self.writer, self.recovery, steady_ns)
-        self.server = AgentServer(self.engine, config.listen, now_ns, self.letters.put, config.server)
+        self.server = AgentServer(self.engine, config.listen, now_ns, self.dead_letters.put, config.server)
         self.server.readers.answerers = self._reader_answers(store)
         if self.recovery is not None:
             self.server.commit = self.recovery.ledger.commit
@@ -207,7 +207,7 @@ class EngineService:
         reason = StateLoss.JUDGED_AT_TWO_ENDS.value
         self.failures[reason] += 1
         text = f"job {record.job.job_id}: the engine ended twice in a row while it judged it"
-        self.letters.put(DEAD_LETTERS, DeadLetter(self.time.now_ns(), record.host, reason, text, encode(record)))
+        self.dead_letters.put(DEAD_LETTERS, DeadLetter(self.time.now_ns(), record.host, reason, text, encode(record)))
 
     def start(self, *, ticking: bool = True) -> None:
         """Restore the state that is kept, then listen, write and tick.
@@ -215,7 +215,7 @@ class EngineService:
         Args:
             ticking: whether the engine ticks by itself. Else the caller calls ``catch_up`` and then ``tick``.
         """
-        self.letters.start()
+        self.dead_letters.start()
         self.writer.start()
         if self.recovery is not None:
             self._take_up(self.recovery)
@@ -258,7 +258,7 @@ class EngineService:
             self._recordings.close()
         self._ticker.join(5.0)
         self.server.close()
-        self.letters.close()
+        self.dead_letters.close()
         if self.recovery is not None:
             self.recovery.stop()
         self.followers.close()
@@ -334,8 +334,8 @@ class EngineService:
         for failure in output.failures:
             self._keep_failure(failure, tick_ns)
         for _, entry in output.refused:
-            letter = DeadLetter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
-            self.letters.put(DEAD_LETTERS, letter)
+            dead_letter = DeadLetter(tick_ns, entry.host, entry.reason.value, entry.sentence, entry.data)
+            self.dead_letters.put(DEAD_LETTERS, dead_letter)
         self._output.follow_up(output, tick_ns)
         self.health.ticked()
         self._troubles.flush()
@@ -355,10 +355,10 @@ class EngineService:
         event = {"ts_ns": tick_ns, "name": Reason.OPERATOR_FAILED.value, "job": failure.job.job_id}
         self._events.append({**event, "error": failure.text})
         for data in failure.records or (b"",):
-            letter = DeadLetter(
+            dead_letter = DeadLetter(
                 tick_ns, "", Reason.OPERATOR_FAILED.value, f"job {failure.job.job_id}: {failure.text}", data
             )
-            self.letters.put(DEAD_LETTERS, letter)
+            self.dead_letters.put(DEAD_LETTERS, dead_letter)
 
     def _status(self, request: Message) -> Message:
         """Return the state of the engine, its jobs and its parts, for ``tocsin status``."""
@@ -367,14 +367,14 @@ class EngineService:
         status["connected_hosts"] = list(self.server.connected_hosts)
         status["server"] = dict(self.server.counters)
         status["dead_letters"] = [
-            {"host": letter.host, "reason": letter.reason, "message": letter.message}
-            for letter in list(self.server.dead_letters)[-10:]
+            {"host": dead_letter.host, "reason": dead_letter.reason, "message": dead_letter.message}
+            for dead_letter in list(self.server.dead_letters)[-10:]
         ]
         status["ranks"] = status["jobs"][-1]["ranks"] if status["jobs"] else {}
         status["events"] = list(self._events)
         status["pages"] = list(self.pages)
         status["state"] = {} if self.recovery is None else self.recovery.figures
-        status["letters_dropped"] = sum(self.letters.dropped.values())
+        status["letters_dropped"] = sum(self.dead_letters.dropped.values())
         status.update(self.followers.status())
         return {**status, **self.health.answer(request)}
 
@@ -384,7 +384,7 @@ class EngineService:
 
     def _threads(self) -> list[SupervisedThread]:
         """Return the threads that must live."""
-        threads = [self._ticker, self.server.thread, self.letters.thread, self.writer.thread, self._control.thread]
+        threads = [self._ticker, self.server.thread, self.dead_letters.thread, self.writer.thread, self._control.thread]
         threads += [self.recovery.thread] if self.recovery is not None else []
         threads += self.followers.threads()
         return [thread for thread in threads if thread is not None]

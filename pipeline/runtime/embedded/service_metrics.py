@@ -88,7 +88,7 @@ def _work(service: EngineService) -> list[Family]:
             "tocsin_engine_letters_dropped_total",
             "Dead letters and late records that no file keeps, by why.",
             ("kind", "reason"),
-            service.letters.dropped,
+            service.dead_letters.dropped,
         ),
     ]
 

@@ -193,8 +193,8 @@ def _compare(
             draw(done / total)
             print(end="\n" if done == total else "", file=sys.stderr)
 
-    with shared_out(min(args.jobs, len(folders))) as mapper:
-        return validate(registry, cards, folders, mapper, show_progress)
+    with shared_out(min(args.jobs, len(folders))) as executor:
+        return validate(registry, cards, folders, executor, show_progress)
 
 
 def table_of(comparison: Comparison, current_name: str, new_name: str) -> str:

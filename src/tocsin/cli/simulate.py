@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                 "kind": case.kind,
                 "seed": case.seed,
                 "host_count": case.shape.host_count,
-                "innocents": list(case.plan.innocents),
+                "innocents": list(case.plan.benign_disturbances),
             }
         )
     write_json(args.out / INDEX_NAME, {"seed": args.seed, "ranges": args.ranges, "cases": listed})

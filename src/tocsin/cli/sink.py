@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as opened:
         parts = []
         for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, REPORTS, f"{group}.reports")):
-            store, letters = ClickHouseStore(address), KafkaDeadLetters(settings, prefix)
+            store, dead_letters = ClickHouseStore(address), KafkaDeadLetters(settings, prefix)
             opened.callback(store.close)
-            opened.callback(letters.close)
+            opened.callback(dead_letters.close)
             source = opened.enter_context(verdict_source(settings, prefix, members, topics))
-            parts.append((kind(source, store, letters, config), source))
+            parts.append((kind(source, store, dead_letters, config), source))
         if args.metrics_listen:
             opened.callback(_page(args.metrics_listen, parts).close)
         print(f"tocsin sink: {prefix}.verdicts to {address}", file=sys.stderr, flush=True)

@@ -106,8 +106,10 @@ def _show(args: argparse.Namespace, answer: dict[str, Any]) -> int:
     for fleet in answer.get("fleet", {}).get("clusters", ()):
         print(plain(_fleet_line(fleet)))
     _print_models(answer)
-    for letter in answer["dead_letters"]:
-        print(plain(f"dead letter from {letter['host'] or '?'}: {letter['reason']}: {letter['message']}"))
+    for dead_letter in answer["dead_letters"]:
+        print(
+            plain(f"dead letter from {dead_letter['host'] or '?'}: {dead_letter['reason']}: {dead_letter['message']}")
+        )
     return 0
 
 

@@ -69,8 +69,12 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: temporary folders go
     _check(args)
     begun = os.times()
-    with tempfile.TemporaryDirectory(prefix="tocsin-train-") as own, shared_out(args.jobs) as mapper, Shown() as shown:
-        trained = _train(args, Path(own), mapper, shown)
+    with (
+        tempfile.TemporaryDirectory(prefix="tocsin-train-") as own,
+        shared_out(args.jobs) as executor,
+        Shown() as shown,
+    ):
+        trained = _train(args, Path(own), executor, shown)
     for line in trained.lines:
         print(plain(line))
     return _keep(args, trained, begun)
@@ -98,7 +102,7 @@ def _check(args: argparse.Namespace) -> None:
         args.detector, args.budget_per_machine_day = "minder", float("inf")
 
 
-def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) -> Trained:
+def _train(args: argparse.Namespace, own: Path, executor: Executor, shown: Shown) -> Trained:
     """Collect the recordings, train on them, and return the model."""
     from tocsin.pipeline.lab.training.recordings import look_at_all
     from tocsin.pipeline.lab.training.train import TrainingConfig, train
@@ -108,21 +112,21 @@ def _train(args: argparse.Namespace, own: Path, mapper: Executor, shown: Shown) 
         from tocsin.pipeline.lab.training.simulated import write_defaults
 
         shown.say("simulating the recordings of the default models")
-        write_defaults(own, args.seed, mapper, on_progress=shown.on_progress)
+        write_defaults(own, args.seed, executor, on_progress=shown.on_progress)
         paths, source = [own], [f"tocsin train --defaults --seed {args.seed}"]
     if args.from_kafka:
         paths.append(_from_kafka(args, own / "kafka"))
         since, until = args.since or "all", args.until or "now"
         source.append(f"kafka {args.topic_prefix}.* {args.from_kafka} {since} to {until}")
-    data = look_at_all(paths, mapper, source)
-    validation = look_at_all(args.validate, mapper) if args.validate else None
+    data = look_at_all(paths, executor, source)
+    validation = look_at_all(args.validate, executor) if args.validate else None
     shown.say(f"{args.detector}: {_size_of(data)}")
     if validation is not None:
         shown.say(f"validation: {_size_of(validation)}")
     _notes(data, shown)
     config = TrainingConfig(args.detector, args.budget_per_machine_day, args.seed)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return train(data, config, now, mapper, validation=validation, on_progress=shown.on_progress)
+    return train(data, config, now, executor, validation=validation, on_progress=shown.on_progress)
 
 
 def _size_of(data: TrainingSet) -> str:

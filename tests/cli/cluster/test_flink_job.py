@@ -45,11 +45,11 @@ def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(
     again = job.send_again()
     job.tick(3)
     records = job.read(DEAD_LETTER, lambda all_: len(all_) >= 8)
-    letters = {record.value: dict(record.headers) for record in records}
+    dead_letters = {record.value: dict(record.headers) for record in records}
     [late] = job.read(LATE, bool)
 
     assert found == wanted
-    assert letters.keys() == {
+    assert dead_letters.keys() == {
         b"poison",
         b"no kind",
         b"no key",
@@ -58,13 +58,15 @@ def test_it_says_what_the_embedded_engine_says_and_puts_the_rest_aside(
         random.Random(2).randbytes(3 << 20),
     }
     assert [dict(one.headers)["reason"] for one in records if len(one.value) > 1000] == [b"too_large"] * 5
-    assert letters[huge[:65536]]["detail"].startswith(b"value of more than 16777216 bytes, at most 4194304 are judged")
+    assert dead_letters[huge[:65536]]["detail"].startswith(
+        b"value of more than 16777216 bytes, at most 4194304 are judged"
+    )
     assert max(len(one.key or b"") for one in records) == 32768
-    assert letters[b"no key"]["reason"] == letters[b"no kind"]["reason"] == b"bad_header"
-    assert letters[b"poison"]["reason"] == b"undecodable"
-    for letter in letters.values():
-        assert letter["topic"] == topic_name(STEPS, job.prefix).encode()
-        assert letter["offset"].isdigit()
+    assert dead_letters[b"no key"]["reason"] == dead_letters[b"no kind"]["reason"] == b"bad_header"
+    assert dead_letters[b"poison"]["reason"] == b"undecodable"
+    for dead_letter in dead_letters.values():
+        assert dead_letter["topic"] == topic_name(STEPS, job.prefix).encode()
+        assert dead_letter["offset"].isdigit()
     assert (late.value, dict(late.headers)["reason"]) == (again, b"late")
     assert job.flink.rest.failures(job.job_id) == []
     capsys.readouterr()

@@ -40,11 +40,11 @@ def test_a_model_is_swapped_at_its_slice_and_a_bad_one_is_refused(stream: Callab
     job.submit("--parallelism=2")
     job.play(0, 1)
     found = job.wait_verdicts(len(wanted))
-    [letter] = job.read(DEAD_LETTER, bool)
+    [dead_letter] = job.read(DEAD_LETTER, bool)
 
     assert found == wanted
-    assert letter.value == encode(BAD)
-    assert dict(letter.headers)["reason"] == b"out_of_range"
+    assert dead_letter.value == encode(BAD)
+    assert dict(dead_letter.headers)["reason"] == b"out_of_range"
     job.send_again()
     job.tick(3)
     assert job.read(LATE, bool)

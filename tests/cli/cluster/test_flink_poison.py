@@ -34,8 +34,8 @@ def test_poison_restarts_nobody_and_the_job_is_judged(stream: Callable[..., Stre
             job.send_now(key_of(answer), encode(answer), headers_of(answer)[0][1])
     job.play(0.2, 1)
     found = [line for line in job.wait_verdicts(len(wanted)) if recording.manifest.job_id.encode() in line]
-    letters = job.read(DEAD_LETTER, lambda all_: sum(one.value == poison for one in all_) >= 2)
+    dead_letters = job.read(DEAD_LETTER, lambda all_: sum(one.value == poison for one in all_) >= 2)
 
     assert found == wanted
-    assert [(one.value, dict(one.headers)["reason"]) for one in letters] == [(poison, b"undecodable")] * 2
+    assert [(one.value, dict(one.headers)["reason"]) for one in dead_letters] == [(poison, b"undecodable")] * 2
     assert job.flink.rest.failures(job.job_id) == []

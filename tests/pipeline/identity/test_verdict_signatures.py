@@ -86,4 +86,7 @@ def test_the_sink_writes_what_the_engine_signed_and_keeps_the_rest_as_dead_lette
     source = MemorySource([signed(honest, KEY), signed(forged, OTHER), unsigned], when_empty=stop.set)
     VerdictSink(source, store, box, TopicSinkConfig(check=CHECKER.check)).run(stop)
     assert [one.verdict_id for one in store.verdicts] == ["a"]
-    assert [letter.reason for letter in box.letters] == [IdentityRefusal.UNKNOWN_KEY, IdentityRefusal.UNSIGNED]
+    assert [dead_letter.reason for dead_letter in box.dead_letters] == [
+        IdentityRefusal.UNKNOWN_KEY,
+        IdentityRefusal.UNSIGNED,
+    ]

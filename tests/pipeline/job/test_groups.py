@@ -120,15 +120,17 @@ def test_a_host_that_announces_ever_new_groups_is_bounded_and_told_of() -> None:
     engine = EmbeddedEngine(EngineConfig(history=None, job=JobConfig(groups=BOUNDS)))
     engine.tick(NOW)
     engine.take_record(Topology(JOB, "evil", NOW, (RankPlace(0, "evil"),)))
-    letters: list[tuple[JobKey, RefusedRecords]] = []
+    dead_letters: list[tuple[JobKey, RefusedRecords]] = []
     for second in range(20):
         now_ns = NOW + second * NS_PER_SECOND
         group = CommGroup(f"g{second}", GroupKind.DP, (0, 1))
         engine.take_record(Groups(JOB, "evil", now_ns, (group,)))
-        letters += engine.tick(now_ns).refused
+        dead_letters += engine.tick(now_ns).refused
     pipeline = engine.pipeline(JOB)
 
     assert pipeline is not None
     assert len(pipeline.graph.groups) == BOUNDS.group_count
-    assert {(job, letter.host, letter.reason.value) for job, letter in letters} == {(JOB, "evil", "too_many_groups")}
+    assert {(job, dead_letter.host, dead_letter.reason.value) for job, dead_letter in dead_letters} == {
+        (JOB, "evil", "too_many_groups")
+    }
     assert engine.counters["refused_too_many_groups"] == pipeline.abstained["too_many_groups"] > 10

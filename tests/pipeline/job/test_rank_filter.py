@@ -71,7 +71,7 @@ def placed(config: RankFilterConfig | None = None) -> RankFilter:
 
 
 def reasons(refused: Sequence[RefusedRecords]) -> list[tuple[str, int, str]]:
-    return [(letter.host, letter.rank, letter.reason.value) for letter in refused]
+    return [(dead_letter.host, dead_letter.rank, dead_letter.reason.value) for dead_letter in refused]
 
 
 class TestRows:
@@ -110,7 +110,7 @@ class TestRows:
         assert [row.rank for row in found_waits.rows] == [0]
         assert isinstance(found_steps, StepBatch)
         assert [row.rank for row in found_steps.rows] == [0]
-        assert sorted((letter.kind, letter.rank) for letter in refused) == [
+        assert sorted((dead_letter.kind, dead_letter.rank) for dead_letter in refused) == [
             ("CollectiveBatch", 1),
             ("HostStatus", 1),
             ("StepBatch", 1),
@@ -121,7 +121,7 @@ class TestRows:
         rank_filter = placed(RankFilterConfig(max_refusal_count=5))
         _, refused = rank_filter.admit([event(2, "a", 1 + index % 3) for index in range(90)], at_second(3))
 
-        assert [letter.count for letter in refused] == [30, 30, 30]
+        assert [dead_letter.count for dead_letter in refused] == [30, 30, 30]
         _, refused = rank_filter.admit([event(3, f"x{index}", 1) for index in range(90)], at_second(4))
         assert len(refused) == 5
         assert rank_filter.refused_by_host["a"] == 90
@@ -230,7 +230,7 @@ class TestClaims:
             admitted, refused = rank_filter.admit(
                 sorted(records, key=lambda r: isinstance(r, StepBatch)), at_second(second + 1)
             )
-            assert {letter.reason for letter in refused} == {
+            assert {dead_letter.reason for dead_letter in refused} == {
                 SpeakerRefusal.RANK_HELD,
                 SpeakerRefusal.RANK_OF_OTHER_HOST,
             }

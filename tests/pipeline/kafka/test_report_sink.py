@@ -43,7 +43,7 @@ def test_each_topic_fills_its_table() -> None:
     sink = drained(messages(*told), store, box)
 
     assert [one.ts_ns for one in store.evidence] == [point(1).ts_ns, point(2).ts_ns]
-    assert (store.health, store.statuses, box.letters) == ([MINUTE], [STATUS], [])
+    assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])
     assert sink.counters == {"written": 3, "committed": 3}
 
 
@@ -51,7 +51,7 @@ def test_what_is_no_report_becomes_a_dead_letter_and_stops_nothing() -> None:
     store, box = MemoryStore(), MemoryBox()
     drained(messages((EVIDENCE, b"{}"), (JOB_STATUS, None), (LATE, SERIES), (HOST_HEALTH, MINUTES)), store, box)
 
-    assert [(one.message.offset_count, one.reason) for one in box.letters] == [
+    assert [(one.message.offset_count, one.reason) for one in box.dead_letters] == [
         (0, "bad_field"),
         (1, "no_value"),
         (2, "unknown_topic"),
@@ -70,7 +70,7 @@ def test_a_report_that_the_database_refuses_is_the_only_one_left_out() -> None:
     [bad] = encode_evidence([point(1, metric="bad")])
     drained(messages((EVIDENCE, bad), (EVIDENCE, SERIES), (HOST_HEALTH, MINUTES)), store, box)
 
-    assert [one.reason for one in box.letters] == ["row_refused"]
+    assert [one.reason for one in box.dead_letters] == ["row_refused"]
     assert (len(store.evidence), store.health) == (2, [MINUTE])
 
 
@@ -87,7 +87,7 @@ def test_a_database_that_is_away_is_waited_for() -> None:
     store, box = Away(), MemoryBox()
     sink = drained(messages((HOST_HEALTH, MINUTES)), store, box)
 
-    assert (store.health, box.letters) == ([MINUTE], [])
+    assert (store.health, box.dead_letters) == ([MINUTE], [])
     assert sink.store_errors == {"store_away": 4}
 
 
@@ -98,7 +98,7 @@ def test_an_unsigned_report_is_refused_where_signatures_are_asked_for() -> None:
     store, box = MemoryStore(), MemoryBox()
     drained(messages((EVIDENCE, SERIES)), store, box, TopicSinkConfig(check=check))
 
-    assert ([one.reason for one in box.letters], store.evidence) == (["unsigned"], [])
+    assert ([one.reason for one in box.dead_letters], store.evidence) == (["unsigned"], [])
 
 
 def test_its_metrics_have_names_of_their_own() -> None:

@@ -113,7 +113,7 @@ def test_malformed_messages_become_dead_letters_and_stop_nothing() -> None:
     store, box = FaultyStore(), MemoryBox()
     sink = drained(messages, store, box)
     assert [v.verdict_id for v in store.verdicts] == ["good", "good"]
-    assert [(letter.message.offset_count, letter.reason) for letter in box.letters] == [
+    assert [(dead_letter.message.offset_count, dead_letter.reason) for dead_letter in box.dead_letters] == [
         (0, "undecodable"),
         (1, "undecodable"),
         (2, "no_value"),
@@ -121,7 +121,7 @@ def test_malformed_messages_become_dead_letters_and_stop_nothing() -> None:
         (5, "undecodable"),
         (6, "undecodable"),
     ]
-    assert "confidence = 7" in box.letters[3].detail
+    assert "confidence = 7" in box.dead_letters[3].detail
     assert sink.dead_letters == {"undecodable": 4, "no_value": 1, "bad_field": 1}
     assert sink.counters == {"written": 2, "committed": 8}
 
@@ -133,7 +133,7 @@ def test_no_bytes_stop_the_sink(noise: bytes, data: st.DataObject) -> None:
     store, box = FaultyStore(), MemoryBox()
     drained(topic(noise, good[:at] + noise + good[at:], good), store, box)
     assert store.verdicts[-1] == verdict("good")
-    assert len(store.verdicts) + len(box.letters) == 3
+    assert len(store.verdicts) + len(box.dead_letters) == 3
 
 
 def test_a_row_that_the_database_refuses_becomes_a_dead_letter_alone() -> None:
@@ -143,7 +143,9 @@ def test_a_row_that_the_database_refuses_becomes_a_dead_letter_alone() -> None:
     store, box = FaultyStore(fault), MemoryBox()
     drained(topic(verdict("a"), verdict("bad"), verdict("b")), store, box)
     assert set(tables(store)[0]) == {"a", "b"}
-    assert [(letter.reason, letter.detail) for letter in box.letters] == [("row_refused", "update_number: too large")]
+    assert [(dead_letter.reason, dead_letter.detail) for dead_letter in box.dead_letters] == [
+        ("row_refused", "update_number: too large")
+    ]
 
 
 def test_a_lone_row_is_blamed_only_where_another_goes_in() -> None:
@@ -158,7 +160,7 @@ def test_a_lone_row_is_blamed_only_where_another_goes_in() -> None:
     source.poll_count = 1
     VerdictSink(source, store, box, TopicSinkConfig(linger_seconds=0.0)).run(stop)
     assert set(tables(store)[0]) == {"a", "b"}
-    assert [letter.message.offset_count for letter in box.letters] == [1]
+    assert [dead_letter.message.offset_count for dead_letter in box.dead_letters] == [1]
 
 
 def test_a_broken_table_is_waited_for_and_blames_no_row() -> None:
@@ -171,7 +173,7 @@ def test_a_broken_table_is_waited_for_and_blames_no_row() -> None:
     store, box = FaultyStore(fault), MemoryBox()
     sink = drained(topic(verdict("a"), verdict("b")), store, box)
     assert set(tables(store)[0]) == {"a", "b"}
-    assert not box.letters
+    assert not box.dead_letters
     assert sink.store_errors["store"] > 0
     assert store.migrate_count > 1, "the tables may have to be made again"
 
@@ -199,7 +201,7 @@ def test_a_broken_table_of_actions_blames_no_verdict(*, known: bool) -> None:
     sink = VerdictSink(source, store, box, TopicSinkConfig(linger_seconds=0.0), clock)
     sink.run(stop)
 
-    assert not box.letters
+    assert not box.dead_letters
     assert {"calm", "calmer", "a", "b"} <= set(tables(store)[0])
     assert {change.action.verdict_id for change in tables(store)[1].values()} >= {"a", "b"}
     assert sink.store_errors["store"] > 0
@@ -218,14 +220,14 @@ def test_a_table_that_breaks_while_a_row_is_looked_for_blames_only_that_row() ->
     store, box = FaultyStore(fault), MemoryBox()
     drained(topic(verdict("a"), verdict("bad"), verdict("b")), store, box)
     assert set(tables(store)[0]) == {"a", "b"}
-    assert [letter.message.offset_count for letter in box.letters] == [1]
+    assert [dead_letter.message.offset_count for dead_letter in box.dead_letters] == [1]
 
 
 def test_a_dead_letter_that_cannot_be_kept_is_tried_again_before_the_commit() -> None:
     box = MemoryBox()
     box.failures_left_count = 3
     sink = drained(topic(b"", verdict("a")), FaultyStore(), box)
-    assert [letter.reason for letter in box.letters] == ["undecodable"]
+    assert [dead_letter.reason for dead_letter in box.dead_letters] == ["undecodable"]
     assert sink.store_errors == {"engine": 3}
 
 

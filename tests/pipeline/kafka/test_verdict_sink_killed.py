@@ -84,15 +84,15 @@ def test_killed_at_any_moment_and_restarted_the_tables_are_equal(
         source.poll_count = poll_count
         source.commit = mortal.around(source.commit)  # type: ignore[method-assign]
         one = _Delegate(store, mortal)
-        letters = _Letters(box, mortal)
+        dead_letters = _DeadLetters(box, mortal)
         try:
-            VerdictSink(source, one, letters, TopicSinkConfig(linger_seconds=0.0)).run(stop)
+            VerdictSink(source, one, dead_letters, TopicSinkConfig(linger_seconds=0.0)).run(stop)
         except Killed:
             continue
         break
     assert tables(store) == tables(wanted)
     assert committed == {0: len(messages)}
-    assert {letter.message.offset_count for letter in box.letters} == {len(messages) - 1}
+    assert {dead_letter.message.offset_count for dead_letter in box.dead_letters} == {len(messages) - 1}
 
 
 class _Delegate(FaultyStore):
@@ -105,9 +105,9 @@ class _Delegate(FaultyStore):
         self.write_actions = mortal.around(super().write_actions)  # type: ignore[method-assign]
 
 
-class _Letters:
+class _DeadLetters:
     def __init__(self, box: MemoryBox, mortal: _Mortal) -> None:
         self._write = mortal.around(box.write)
 
-    def write(self, letters: Sequence[RefusedMessage]) -> None:
-        self._write(letters)
+    def write(self, dead_letters: Sequence[RefusedMessage]) -> None:
+        self._write(dead_letters)

@@ -63,7 +63,7 @@ class AgentServer:
         engine: EmbeddedEngine,
         address: str,
         now_ns: Callable[[], int],
-        on_letter: Callable[[str, DeadLetter], None] = lambda _kind, _letter: None,
+        on_dead_letter: Callable[[str, DeadLetter], None] = lambda _kind, _dead_letter: None,
         config: ServerConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +73,7 @@ class AgentServer:
             engine: takes the records.
             address: ``unix:PATH`` or ``HOST:PORT`` (port 0: any).
             now_ns: the engine's clock.
-            on_letter: gets what could not be used: kind (``dead-letters``, ``late``) and letter.
+            on_dead_letter: gets what could not be used: kind (``dead-letters``, ``late``) and dead letter.
             config: bounds; None: the defaults.
             clock: monotonic seconds, to measure how long a peer takes.
 
@@ -101,7 +101,7 @@ class AgentServer:
         self._closing = False
         self._probes: deque[tuple[str, dict[str, Any]]] = deque()
         self.readers = ReaderService(self._wake)
-        self._messages = MessageHandler(engine, self._intake, self.readers, on_letter, now_ns, clock)
+        self._messages = MessageHandler(engine, self._intake, self.readers, on_dead_letter, now_ns, clock)
         self._troubles = self._messages.troubles
         self.counters = self._messages.counters
         self.dead_letters = self._messages.dead_letters

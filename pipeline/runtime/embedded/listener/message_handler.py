@@ -43,7 +43,7 @@ class MessageHandler:
         engine: EmbeddedEngine,
         intake: Intake,
         readers: ReaderService,
-        on_letter: Callable[[str, DeadLetter], None],
+        on_dead_letter: Callable[[str, DeadLetter], None],
         now_ns: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
@@ -53,14 +53,14 @@ class MessageHandler:
             engine: takes the records.
             intake: bounds of what peers send.
             readers: takes questions of readers.
-            on_letter: gets what could not be used: kind (``dead-letters``, ``late``) and letter.
+            on_dead_letter: gets what could not be used: kind (``dead-letters``, ``late``) and dead letter.
             now_ns: the engine's clock.
             clock: monotonic seconds.
         """
         self._engine = engine
         self._intake = intake
         self._readers = readers
-        self._on_letter = on_letter
+        self._on_dead_letter = on_dead_letter
         self._now_ns = now_ns
         self._clock = clock
         self.troubles = TroubleLog(_LOG)
@@ -91,7 +91,7 @@ class MessageHandler:
                 self._intake.check(principal.share_of(record), record, self._clock())
             taken = self._engine.take_record(record, data, now_ns)
             if taken is RecordOutcome.LATE:
-                self._on_letter("late", DeadLetter(now_ns, connection.host, "late", "", data))
+                self._on_dead_letter("late", DeadLetter(now_ns, connection.host, "late", "", data))
         except ClockAheadError as error:
             refused = {"index": index, "reason": error.reason, "message": str(error), "ahead_ns": error.ahead_ns}
             connection.say({"t": "refused", **refused})
@@ -131,7 +131,7 @@ class MessageHandler:
         """
         self.counters[f"dead_letters_{reason}"] += 1
         message = message[:KEPT_MESSAGE_CHARACTERS]
-        letter = DeadLetter(self._now_ns(), connection.host, reason, message, data)
-        self.dead_letters.append(replace(letter, data=data[:_KEPT_DATA_BYTES]))
-        self._on_letter("dead-letters", letter)
+        dead_letter = DeadLetter(self._now_ns(), connection.host, reason, message, data)
+        self.dead_letters.append(replace(dead_letter, data=data[:_KEPT_DATA_BYTES]))
+        self._on_dead_letter("dead-letters", dead_letter)
         self.troubles.warn("dead letter", reason, host=connection.host, reason=reason, detail=message)

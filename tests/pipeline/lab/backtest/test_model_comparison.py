@@ -9,7 +9,7 @@ import pytest
 
 from tests.pipeline.lab.backtest.kit import cpu_recording, fault
 from tocsin.models.documents import write_numbers
-from tocsin.pipeline.lab.backtest import model_comparison as heats
+from tocsin.pipeline.lab.backtest import model_comparison
 from tocsin.pipeline.lab.backtest.detector_sets import OURS, runner_of
 from tocsin.pipeline.recording.writer import write_recording
 
@@ -27,11 +27,16 @@ def test_models_of_a_detector_that_sees_nothing_are_judged_once(
         asked.append(models)
         return runner_of(name, models)
 
-    monkeypatch.setattr(heats, "runner_of", counted)
-    same = heats.judge_one(heats.Run(tmp_path / "one", OURS, tuple(STEPS)))
+    monkeypatch.setattr(model_comparison, "runner_of", counted)
+    same = model_comparison.judge_one(model_comparison.Run(tmp_path / "one", OURS, tuple(STEPS)))
     assert len(asked) == 1  # it has no steps
     assert len(same) == 3
-    assert same[0] == same[1] == same[2] == heats.judge_one(heats.Run(tmp_path / "one", OURS, ({},)))[0]
+    assert (
+        same[0]
+        == same[1]
+        == same[2]
+        == model_comparison.judge_one(model_comparison.Run(tmp_path / "one", OURS, ({},)))[0]
+    )
     asked.clear()
-    heats.judge_one(heats.Run(tmp_path / "one", OURS, tuple(PEERS)))
+    model_comparison.judge_one(model_comparison.Run(tmp_path / "one", OURS, tuple(PEERS)))
     assert len(asked) == 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.pipeline.lab.simulation.benign_disturbances import INNOCENTS
+from tocsin.pipeline.lab.simulation.benign_disturbances import BENIGN_DISTURBANCES
 from tocsin.pipeline.lab.simulation.case import (
     HEALTHY,
     KINDS,
@@ -82,12 +82,12 @@ def test_every_kind_can_be_drawn_and_gives_a_valid_recording(kind: str, half: Ha
         assert recording.manifest.start_ns < fault["onset_ns"] < fault["end_ns"] <= recording.manifest.end_ns
 
 
-@pytest.mark.parametrize("name", INNOCENTS)
+@pytest.mark.parametrize("name", BENIGN_DISTURBANCES)
 def test_a_disturbance_that_was_asked_for_is_there_and_nobody_is_accused(name: str) -> None:
     for seed in range(3):
         case = draw_case(seed, 12, name, duration_seconds=600.0)
 
-        assert name in case.plan.innocents
+        assert name in case.plan.benign_disturbances
         assert case.plan.truths == ()
 
 

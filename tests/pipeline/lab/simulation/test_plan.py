@@ -40,4 +40,4 @@ def test_merging_keeps_every_part_and_every_truth() -> None:
 
     assert plan.of(Stall) == [stall]
     assert plan.truths == (truth,)
-    assert plan.innocents == ("jitter",)
+    assert plan.benign_disturbances == ("jitter",)

@@ -20,23 +20,23 @@ from tocsin.pipeline.lab.training.minder_training import (
     answers_of,
     fit_thresholds,
     labelled_windows,
-    lesson_of,
     scans_of,
     train_minder,
+    training_recording,
 )
 from tocsin.schemas.errors import ConfigError
 
 SHORT = VaeTrainingConfig(window_count=2000, epoch_count=2)
 
 
-def lessons(count: int = 2) -> list[TrainingRecording]:
-    found = [lesson_of(recording(1000, onset)) for onset in (200, 400, 600, 10_000)[:count]]
-    return [lesson for lesson in found if lesson is not None]
+def recordings(count: int = 2) -> list[TrainingRecording]:
+    found = [training_recording(recording(1000, onset)) for onset in (200, 400, 600, 10_000)[:count]]
+    return [one for one in found if one is not None]
 
 
 def test_windows_are_labelled_by_the_truth_and_those_half_in_a_fault_are_left_out() -> None:
-    [lesson] = lessons(1)
-    features, faulty = labelled_windows([lesson])
+    [one] = recordings(1)
+    features, faulty = labelled_windows([one])
 
     assert (len(faulty), int(faulty.sum())) == (125, 100)
     power = features[:, PRIORITY.index("gpu_power_watts")]
@@ -45,7 +45,7 @@ def test_windows_are_labelled_by_the_truth_and_those_half_in_a_fault_are_left_ou
 
 def test_a_trained_model_is_complete_asks_the_telling_metric_first_and_finds_a_fault_of_another_recording() -> None:
     told: list[str] = []
-    model = train_minder(lessons(), SHORT, lambda name, done, steps: told.append(name))
+    model = train_minder(recordings(), SHORT, lambda name, done, steps: told.append(name))
     again = decode_minder(encode_minder(model))
 
     assert set(model.single) == set(PRIORITY) == set(told)
@@ -55,7 +55,7 @@ def test_a_trained_model_is_complete_asks_the_telling_metric_first_and_finds_a_f
 
 
 def test_a_threshold_is_fitted_below_what_these_few_machines_can_reach() -> None:
-    taught = lessons(4)
+    taught = recordings(4)
     model = train_minder(taught, SHORT)
     fitted, by_ceiling = fit_thresholds(taught[:3], model, MinderConfig("raw"))
 
@@ -67,18 +67,18 @@ def test_a_threshold_is_fitted_below_what_these_few_machines_can_reach() -> None
 
 def test_answers_for_many_thresholds_are_those_of_the_runner() -> None:
     job = recording(1500, 600)
-    lesson, config = lesson_of(job), MinderConfig("raw", threshold_sigmas=1.6)
-    assert lesson is not None
-    answers = answers_of(lesson, scans_of(lesson, MODEL, config), MODEL, config)
+    known, config = training_recording(job), MinderConfig("raw", threshold_sigmas=1.6)
+    assert known is not None
+    answers = answers_of(known, scans_of(known, MODEL, config), MODEL, config)
     wanted = MinderRunner(MODEL, config, processing_seconds=0.0).run(job)
 
     assert [(one.host, one.detected_ns) for one in answers] == [(one.host, one.detected_ns) for one in wanted]
 
 
 def test_a_metric_that_no_recording_has_gets_no_model() -> None:
-    lesson = lesson_of(recording(300, without=("pfc_tx_packets_per_second",)))
-    assert lesson is not None
-    model = train_minder([lesson], SHORT)
+    known = training_recording(recording(300, without=("pfc_tx_packets_per_second",)))
+    assert known is not None
+    model = train_minder([known], SHORT)
 
     assert "pfc_tx_packets_per_second" not in model.single
     assert "pfc_tx_packets_per_second" not in model.priority
@@ -87,4 +87,4 @@ def test_a_metric_that_no_recording_has_gets_no_model() -> None:
 def test_recordings_without_samples_are_an_error() -> None:
     with pytest.raises(ConfigError, match="without samples"):
         train_minder([], SHORT)
-    assert lesson_of(dataclasses.replace(recording(100), tables={})) is None
+    assert training_recording(dataclasses.replace(recording(100), tables={})) is None

@@ -20,7 +20,7 @@ from tocsin.schemas.records import NS_PER_SECOND, RankPlace, StepRecord
 
 Norms = npt.NDArray[np.float64]
 """A row a step, a column a rank."""
-JUMPS = (60, 62, 63, 67, 70, 71, 75, 76, 80, 84, 85, 89)
+SPIKES = (60, 62, 63, 67, 70, 71, 75, 76, 80, 84, 85, 89)
 
 
 def _graph(rank_count: int, stage_count: int = 1, rank_of_host_count: int = 2) -> JobGraph:
@@ -62,34 +62,34 @@ def _told(
     return found
 
 
-def _jumping(
+def _spiking(
     rank_count: int = 32, rank: int = 6, factor: float = 10.0, step_count: int = 100, sigma: float = 0.15
 ) -> Norms:
     norms = _scattered(step_count, rank_count, sigma)
-    norms[list(JUMPS), rank] *= factor
+    norms[list(SPIKES), rank] *= factor
     return norms
 
 
 def test_where_nobody_says_who_is_in_which_stage_nobody_is_named() -> None:
-    assert _told(_jumping())
-    assert not _told(_jumping(), JobGraph())
+    assert _told(_spiking())
+    assert not _told(_spiking(), JobGraph())
 
 
-@pytest.mark.parametrize(("rank_count", "jump_count"), [(4, 10), (8, 7), (32, 5), (400, 3)])
-def test_the_fewer_peers_the_more_jumps_are_needed(rank_count: int, jump_count: int) -> None:
-    [(second, finding), *_] = _told(_jumping(rank_count, rank_count // 2, sigma=0.1), is_stored=True)
+@pytest.mark.parametrize(("rank_count", "spike_count"), [(4, 10), (8, 7), (32, 5), (400, 3)])
+def test_the_fewer_peers_the_more_jumps_are_needed(rank_count: int, spike_count: int) -> None:
+    [(second, finding), *_] = _told(_spiking(rank_count, rank_count // 2, sigma=0.1), is_stored=True)
 
-    assert second == JUMPS[jump_count - 1] + 2  # a step is judged when it is three seconds old
+    assert second == SPIKES[spike_count - 1] + 2  # a step is judged when it is three seconds old
     [suspect] = finding.suspects
     assert (suspect.component.name, suspect.ranks) == (f"n{rank_count // 4:02d}", (rank_count // 2,))
     assert (finding.reason, finding.cause, finding.is_soft) == (Reason.GRADIENT_JUMPS_ALONE, "unknown", True)
-    assert finding.onset_ns == START_NS + JUMPS[0] * NS_PER_SECOND
+    assert finding.onset_ns == START_NS + SPIKES[0] * NS_PER_SECOND
     assert "gradient norm jumped in" in finding.evidence[0].text
     assert "nobody else's" in finding.evidence[0].text
 
 
 def test_it_needs_no_loss_and_no_jump_of_the_loss() -> None:
-    assert _told(_jumping(), loss=None)[0] == _told(_jumping(), loss=2.5)[0]
+    assert _told(_spiking(), loss=None)[0] == _told(_spiking(), loss=2.5)[0]
 
 
 def test_a_norm_that_stays_far_out_from_some_step_on_is_named() -> None:
@@ -100,14 +100,14 @@ def test_a_norm_that_stays_far_out_from_some_step_on_is_named() -> None:
 
 
 def test_tensor_parallel_ranks_that_jump_together_are_one_machine() -> None:
-    norms = _jumping()
-    norms[list(JUMPS), 7] *= 10.0
+    norms = _spiking()
+    norms[list(SPIKES), 7] *= 10.0
 
     assert _told(norms)[0][1].suspects[0].ranks == (6, 7)
 
 
 def test_among_stages_each_is_compared_with_its_own() -> None:
-    norms = _jumping(32, factor=8.0) * np.repeat([1.0, 6.0, 0.2, 30.0], 8)
+    norms = _spiking(32, factor=8.0) * np.repeat([1.0, 6.0, 0.2, 30.0], 8)
 
     [(_, finding), *_] = _told(norms, _graph(32, 4))
     assert finding.suspects[0].ranks == (6,)
@@ -115,7 +115,7 @@ def test_among_stages_each_is_compared_with_its_own() -> None:
 
 
 def test_it_ends_ten_minutes_after_the_last_jump() -> None:
-    assert _told(_jumping(step_count=800))[-1][0] == JUMPS[-1] + 600 - 1
+    assert _told(_spiking(step_count=800))[-1][0] == SPIKES[-1] + 600 - 1
 
 
 @pytest.mark.parametrize(("rank_count", "seed"), [(16, 1), (16, 2), (16, 3), (64, 4), (64, 5), (512, 6)])
@@ -136,11 +136,11 @@ def test_spikes_of_random_ranks_that_stand_out_are_nobody(rate: float) -> None:
 
 def _everybody_has_it(norms: Norms) -> None:
     norms[:] = norms[:, :1]
-    norms[list(JUMPS)] *= 10.0
+    norms[list(SPIKES)] *= 10.0
 
 
 def _all_spike(norms: Norms) -> None:
-    norms[list(JUMPS)] *= 10.0
+    norms[list(SPIKES)] *= 10.0
 
 
 def _all_spike_and_one_recovers_later(norms: Norms) -> None:
@@ -149,11 +149,11 @@ def _all_spike_and_one_recovers_later(norms: Norms) -> None:
 
 
 def _a_stage_spikes(norms: Norms) -> None:
-    norms[np.ix_(JUMPS, range(8))] *= 10.0
+    norms[np.ix_(SPIKES, range(8))] *= 10.0
 
 
 def _another_once(norms: Norms) -> None:
-    norms[list(JUMPS), 6] *= 10.0
+    norms[list(SPIKES), 6] *= 10.0
     norms[66, 20] *= 12.0
 
 
@@ -187,15 +187,15 @@ def _one_scatters_more(norms: Norms) -> None:
 
 def _clipped(norms: Norms) -> None:
     np.minimum(norms, 1.0, out=norms)
-    norms[list(JUMPS)] = 1.0
+    norms[list(SPIKES)] = 1.0
 
 
 def _zeros(norms: Norms) -> None:
-    norms[list(JUMPS), 6] = 0.0
+    norms[list(SPIKES), 6] = 0.0
 
 
 def _one_falls(norms: Norms) -> None:
-    norms[list(JUMPS), 6] /= 20.0
+    norms[list(SPIKES), 6] /= 20.0
 
 
 @pytest.mark.parametrize(
@@ -241,14 +241,14 @@ def test_a_host_that_is_a_whole_stage_is_not_named_for_ranks_that_take_turns() -
 
 
 def test_with_fewer_than_three_peers_nobody_can_say() -> None:
-    assert _told(_jumping(3, 1)) == []
-    assert _told(_jumping(12, 1), _graph(12, 4)) == []
+    assert _told(_spiking(3, 1)) == []
+    assert _told(_spiking(12, 1), _graph(12, 4)) == []
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.permutations(range(16)), st.floats(1e-3, 1e3))
 def test_relabelled_ranks_and_other_units_change_nothing_else(order: list[int], scale: float) -> None:
-    norms = _jumping(16)
+    norms = _spiking(16)
     [(second, finding), *_] = _told(norms)
     [(other_second, other), *_] = _told(norms[:, order] * scale)
 
@@ -269,6 +269,6 @@ def test_what_it_remembers_is_bounded() -> None:
     for step, row in enumerate(norms.tolist(), 700):
         tracker.take_steps([StepRecord(START_NS, r, step, 1.0, grad_norm=norm) for r, norm in enumerate(row)])
         tracker.find(at_second(10))
-    assert sum(len(jump.ranks) for jump in tracker.norms.past) <= LossConfig().norms.kept_count
+    assert sum(len(spike.ranks) for spike in tracker.norms.past) <= LossConfig().norms.kept_count
     assert tracker.own.past.ranks.size == 8
     assert len(tracker.usual) == LossConfig().usual_count

@@ -14,7 +14,7 @@ from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig, LossSpikes
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.records import NS_PER_SECOND, RankPlace, StepRecord
 
-JUMPS = (60, 64, 71, 80, 83, 90)
+SPIKES = (60, 64, 71, 80, 83, 90)
 
 
 def _graph(host_count: int) -> JobGraph:
@@ -22,7 +22,7 @@ def _graph(host_count: int) -> JobGraph:
 
 
 def _told(  # what to vary
-    jumps: Mapping[int, Sequence[int]],
+    spikes: Mapping[int, Sequence[int]],
     *,
     host_count: int = 16,
     step_count: int = 100,
@@ -33,7 +33,7 @@ def _told(  # what to vary
     graph, draw = _graph(host_count), np.random.default_rng(3)
     tracker, found = LossSpikes(LossConfig(), graph), []
     for step in range(step_count):
-        high = jumps.get(step, ())
+        high = spikes.get(step, ())
         losses = 2.5 + 0.05 * draw.standard_normal(2 * host_count)
         losses[list(high)] *= 7.0
         norm = float(draw.uniform(0.8, 1.4)) * (norm_factor if high else 1.0)
@@ -52,42 +52,42 @@ def _told(  # what to vary
     return found
 
 
-@pytest.mark.parametrize(("host_count", "jump_count"), [(4, 5), (8, 4), (16, 3), (200, 3)])
-def test_the_fewer_hosts_the_more_jumps_are_needed(host_count: int, jump_count: int) -> None:
-    [(second, finding), *_] = _told(dict.fromkeys(JUMPS, (6,)), host_count=host_count)
+@pytest.mark.parametrize(("host_count", "spike_count"), [(4, 5), (8, 4), (16, 3), (200, 3)])
+def test_the_fewer_hosts_the_more_jumps_are_needed(host_count: int, spike_count: int) -> None:
+    [(second, finding), *_] = _told(dict.fromkeys(SPIKES, (6,)), host_count=host_count)
 
-    assert second == JUMPS[jump_count - 1] + 2  # a step is judged when it is three seconds old
+    assert second == SPIKES[spike_count - 1] + 2  # a step is judged when it is three seconds old
     [suspect] = finding.suspects
     assert (suspect.component.name, suspect.ranks) == ("n03", (6,))
-    assert finding.onset_ns == START_NS + JUMPS[0] * NS_PER_SECOND
+    assert finding.onset_ns == START_NS + SPIKES[0] * NS_PER_SECOND
     assert finding.is_soft
-    assert "5 steps" in _told(dict.fromkeys(JUMPS[:5], (6,)))[-1][1].evidence[0].text
+    assert "5 steps" in _told(dict.fromkeys(SPIKES[:5], (6,)))[-1][1].evidence[0].text
 
 
 def test_ranks_of_one_host_that_jump_together_are_one_replica() -> None:
-    [(_, finding), *_] = _told(dict.fromkeys(JUMPS, (6, 7)))
+    [(_, finding), *_] = _told(dict.fromkeys(SPIKES, (6, 7)))
 
     assert finding.suspects[0].ranks == (6, 7)
 
 
 @pytest.mark.parametrize(
-    "jumps",
+    "spikes",
     [
         {step: (number % 32,) for number, step in enumerate(range(60, 100, 3), 5)},
-        {**dict.fromkeys(JUMPS, (6,)), 62: (20,)},
-        dict.fromkeys(JUMPS, (6, 20)),
-        dict.fromkeys(JUMPS, range(32)),
-        dict.fromkeys(JUMPS[:2], (6,)),
+        {**dict.fromkeys(SPIKES, (6,)), 62: (20,)},
+        dict.fromkeys(SPIKES, (6, 20)),
+        dict.fromkeys(SPIKES, range(32)),
+        dict.fromkeys(SPIKES[:2], (6,)),
     ],
     ids=["another-each-time", "another-once", "two-hosts", "all", "twice"],
 )
-def test_what_jumps_elsewhere_too_or_seldom_is_data(jumps: Mapping[int, Sequence[int]]) -> None:
-    assert _told(jumps) == []
+def test_what_jumps_elsewhere_too_or_seldom_is_data(spikes: Mapping[int, Sequence[int]]) -> None:
+    assert _told(spikes) == []
 
 
 def test_a_loss_that_no_gradient_shows_names_nobody() -> None:
-    assert _told(dict.fromkeys(JUMPS, (6,)), norm_factor=1.0) == []
-    assert _told(dict.fromkeys(JUMPS, (6,)), has_norms=False) == []
+    assert _told(dict.fromkeys(SPIKES, (6,)), norm_factor=1.0) == []
+    assert _told(dict.fromkeys(SPIKES, (6,)), has_norms=False) == []
 
 
 def test_three_machines_are_too_few() -> None:
@@ -99,9 +99,9 @@ def test_a_rank_whose_loss_always_is_so_has_no_jumps() -> None:
 
 
 def test_it_ends_ten_minutes_after_the_last_jump_and_remembers_no_more_than_it_must() -> None:
-    told = _told(dict.fromkeys(JUMPS, (6,)), step_count=800)
+    told = _told(dict.fromkeys(SPIKES, (6,)), step_count=800)
 
-    assert told[-1][0] == JUMPS[-1] + 600 - 1
+    assert told[-1][0] == SPIKES[-1] + 600 - 1
     tracker = LossSpikes(LossConfig(), _graph(16))
     for step in range(100):  # steps that nobody asks about
         tracker.take_steps([StepRecord(START_NS, 0, step, 1.0, loss=2.0, grad_norm=1.0)])

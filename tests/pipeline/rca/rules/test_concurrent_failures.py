@@ -11,7 +11,7 @@ from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob, MetricsScenario, between
 from tocsin.pipeline.lab.testing.builders import JOB, at_second, build_graph
 from tocsin.pipeline.lab.testing.progress import FakeProgress
-from tocsin.pipeline.rca.rules.concurrent_failures import find_twins
+from tocsin.pipeline.rca.rules.concurrent_failures import find_concurrent_failures
 from tocsin.pipeline.rca.rules.deviations import MachineRules
 from tocsin.schemas.records import RankPlace
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
@@ -42,7 +42,9 @@ def _shows(host: str, *metrics: tuple[str, str], second: int = 10, sigmas: float
 def _named(
     graph: JobGraph, *anomalies: Anomaly, pace: FakeProgress | None = None, seen: tuple[Anomaly, ...] = ()
 ) -> list[str]:
-    found = find_twins(graph, at_second(90), anomalies, [*anomalies, *seen], pace or FakeProgress(), MachineRules())
+    found = find_concurrent_failures(
+        graph, at_second(90), anomalies, [*anomalies, *seen], pace or FakeProgress(), MachineRules()
+    )
     return [anomaly.component.name for anomaly in found]
 
 

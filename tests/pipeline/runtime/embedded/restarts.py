@@ -43,7 +43,7 @@ class Life:
         config = ServiceConfig(
             f"unix:{self.folder}/e{self.starts}.sock",
             self.folder / f"c{self.starts}.sock",
-            letter_folder=self.folder,
+            dead_letter_folder=self.folder,
             model_folder=self.folder,
             recovery=RecoveryConfig(self.folder / "state"),
             catch_up=CatchUpConfig(wait_seconds=0.0),
@@ -69,7 +69,7 @@ class Life:
         service.recovery.abandon()
         service.server.close()
         service.writer.stop()
-        service.letters.close()
+        service.dead_letters.close()
         service._control.close()  # noqa: SLF001  # a killed process closes it too
 
     def run(self, seconds: int, on_second: Callable[[int], None] = lambda _second: None) -> None:

@@ -25,7 +25,7 @@ class Clock:
         return self.seconds
 
 
-def letter(host: str = "n0", data: bytes = b"x", number: int = 0) -> DeadLetter:
+def dead_letter(host: str = "n0", data: bytes = b"x", number: int = 0) -> DeadLetter:
     return DeadLetter(number, host, "undecodable", "no record", data)
 
 
@@ -37,7 +37,7 @@ def kept(folder: Path, kind: str = DEAD_LETTERS) -> list[dict[str, object]]:
 def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
     desk = DeadLetterWriter(tmp_path)
     for number in range(100):
-        desk.put(DEAD_LETTERS if number % 2 else LATE, letter(number=number))
+        desk.put(DEAD_LETTERS if number % 2 else LATE, dead_letter(number=number))
     desk.start()
     desk.close()
 
@@ -49,11 +49,11 @@ def test_one_host_s_flood_leaves_room_for_the_others(tmp_path: Path) -> None:
     clock = Clock()
     desk = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_count=10, per_second=2.0), clock)
     for _ in range(1000):
-        desk.put(DEAD_LETTERS, letter("evil"))
-    desk.put(DEAD_LETTERS, letter("n0"))
+        desk.put(DEAD_LETTERS, dead_letter("evil"))
+    desk.put(DEAD_LETTERS, dead_letter("n0"))
     clock.seconds = 2.0
     for _ in range(1000):
-        desk.put(DEAD_LETTERS, letter("evil"))
+        desk.put(DEAD_LETTERS, dead_letter("evil"))
     desk.start()
     desk.close()
     hosts = [one["host"] for one in kept(tmp_path)]
@@ -66,7 +66,7 @@ def test_one_host_s_flood_leaves_room_for_the_others(tmp_path: Path) -> None:
 def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
     desk = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_in_all_count=50, in_all_per_second=0.0), Clock())
     for number in range(10_000):
-        desk.put(LATE, letter(f"made-up-{number}"))
+        desk.put(LATE, dead_letter(f"made-up-{number}"))
     desk.start()
     desk.close()
 
@@ -78,11 +78,11 @@ def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
 def test_a_disk_that_stands_costs_letters_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``put`` returns at once while the file is being written."""
     go = threading.Event()
-    monkeypatch.setattr(DeadLetterLog, "write_all", lambda _self, _letters: go.wait(10))
+    monkeypatch.setattr(DeadLetterLog, "write_all", lambda _self, _dead_letters: go.wait(10))
     desk = DeadLetterWriter(tmp_path, DeadLetterLimits(queue_bytes=10_000))
     desk.start()
     for _ in range(500):
-        desk.put(DEAD_LETTERS, letter(data=b"x" * 1000))
+        desk.put(DEAD_LETTERS, dead_letter(data=b"x" * 1000))
 
     assert desk.dropped[DEAD_LETTERS, "disk_too_slow"] >= 480
     go.set()
@@ -90,12 +90,12 @@ def test_a_disk_that_stands_costs_letters_and_no_time(tmp_path: Path, monkeypatc
 
 
 def test_a_disk_that_refuses_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_self: DeadLetterLog, _letters: object) -> None:
+    def full(_self: DeadLetterLog, _dead_letters: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(DeadLetterLog, "write_all", full)
     desk = DeadLetterWriter(tmp_path)
-    desk.put(DEAD_LETTERS, letter())
+    desk.put(DEAD_LETTERS, dead_letter())
     desk.start()
     desk.close()
 
@@ -106,7 +106,7 @@ def test_a_disk_that_refuses_is_counted(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_huge_record_is_kept_in_part(tmp_path: Path) -> None:
     """Two files of 32 MB each hold, whatever is sent."""
     file = DeadLetterLog(tmp_path, DEAD_LETTERS, max_bytes=1_000_000)
-    file.write_all([letter(data=b"x" * 15_900_000)] * 8)
+    file.write_all([dead_letter(data=b"x" * 15_900_000)] * 8)
     (first, *_) = kept(tmp_path)
 
     assert first["data_bytes"] == 15_900_000

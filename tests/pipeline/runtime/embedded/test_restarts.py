@@ -228,9 +228,9 @@ def test_a_record_that_ends_the_engine_twice_is_a_dead_letter_and_the_job_goes_o
     assert [line["cause"] for line in life.lines()][:1] == ["process_frozen"]
     assert life.service.failures["judged_at_two_ends"] > 0
     life.end()
-    letters = [json.loads(line) for line in (tmp_path / "dead-letters.jsonl").read_text().splitlines()]
+    dead_letters = [json.loads(line) for line in (tmp_path / "dead-letters.jsonl").read_text().splitlines()]
     assert base64.b64encode(data).decode() in {
-        letter["data_base64"] for letter in letters if letter["reason"] == "judged_at_two_ends"
+        dead_letter["data_base64"] for dead_letter in dead_letters if dead_letter["reason"] == "judged_at_two_ends"
     }
 
 

@@ -34,7 +34,7 @@ class Bench:
         self.job = FakeJob(JobShape())
         self.control = folder / "c.sock"
         hold = hold or HoldRules(0, 0)  # a bench runs for a minute
-        config = ServiceConfig(f"unix:{folder}/e.sock", self.control, letter_folder=folder, hold=hold)
+        config = ServiceConfig(f"unix:{folder}/e.sock", self.control, dead_letter_folder=folder, hold=hold)
         writer = StoreWriter(self.store, config=BackoffConfig(first_seconds=0.01, longest_seconds=0.02))
         self.service = EngineService(config, self.store, lambda: self.job.now_ns, writer)
         self.service.start(ticking=False)

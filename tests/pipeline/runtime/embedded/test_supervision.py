@@ -184,7 +184,7 @@ class Bench:
         self.job = FakeJob(JobShape(rank_count=6))
         self.clocks = Clocks()
         self.clocks.wall_ns = self.job.now_ns
-        config = ServiceConfig(f"unix:{folder}/e.sock", folder / "c.sock", letter_folder=folder)
+        config = ServiceConfig(f"unix:{folder}/e.sock", folder / "c.sock", dead_letter_folder=folder)
         clocks = self.clocks
         self.service = EngineService(
             config, self.store, lambda: clocks.wall_ns, StoreWriter(self.store), lambda: clocks.steady_ns
@@ -418,12 +418,12 @@ def test_dead_letters_of_a_failed_turn_are_written(bench: Bench, brittle: None, 
     bench.run(5)
     bench.service.engine.take(encode(poison(bench.job.job, bench.job.now_ns)))
     bench.run(3)
-    bench.service.letters.close()
-    letters = [json.loads(line) for line in (tmp_path / "dead-letters.jsonl").read_text().splitlines()]
+    bench.service.dead_letters.close()
+    dead_letters = [json.loads(line) for line in (tmp_path / "dead-letters.jsonl").read_text().splitlines()]
 
-    assert letters
-    assert {letter["reason"] for letter in letters} == {"operator_failed"}
-    assert "OverflowError" in letters[0]["message"]
+    assert dead_letters
+    assert {dead_letter["reason"] for dead_letter in dead_letters} == {"operator_failed"}
+    assert "OverflowError" in dead_letters[0]["message"]
     assert (tmp_path / "dead-letters.jsonl").stat().st_mode & 0o777 == 0o600
 
 

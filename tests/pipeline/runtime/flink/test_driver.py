@@ -312,10 +312,10 @@ def test_what_is_no_record_goes_to_the_dead_letters_and_the_rest_goes_on(
 ) -> None:
     driver = JobDriver(CONFIG, KEY, MemoryState())
     driver.on_window(second_of(records[0]), pack([encode(records[0]), b"poison"], ["in.steps:1:41", "in.steps:1:42"]))
-    [letter] = driver.on_time(second_of(records[0]))
+    [dead_letter] = driver.on_time(second_of(records[0]))
 
-    assert (letter.topic, letter.key, letter.value) == (DEAD_LETTER, KEY, b"poison")
-    told = {name: data.decode() for name, data in letter.headers.items()}
+    assert (dead_letter.topic, dead_letter.key, dead_letter.value) == (DEAD_LETTER, KEY, b"poison")
+    told = {name: data.decode() for name, data in dead_letter.headers.items()}
     assert (told["topic"], told["partition"], told["offset"]) == ("in.steps", "1", "42")
     assert told["reason"]
     assert told["detail"]
@@ -356,11 +356,11 @@ def test_an_operator_that_fails_costs_its_job_the_past_and_nobody_a_restart(
     end_ns = second_of(records[0])
     driver.on_window(end_ns, pack([encode(records[0])], ["t:0:0"]))
     monkeypatch.setattr(EmbeddedEngine, "tick", _broken)
-    [letter] = driver.on_time(end_ns)
+    [dead_letter] = driver.on_time(end_ns)
     monkeypatch.undo()
 
-    assert letter.headers["reason"] == OPERATOR_FAILED.encode()
-    assert b"ZeroDivisionError" in letter.headers["detail"]
+    assert dead_letter.headers["reason"] == OPERATOR_FAILED.encode()
+    assert b"ZeroDivisionError" in dead_letter.headers["detail"]
     driver.on_window(end_ns + NS_PER_SECOND, pack([encode(replace(records[1], ts_ns=end_ns))], ["t:0:1"]))
     assert driver.on_time(end_ns + NS_PER_SECOND) == []
     assert driver.counters[OPERATOR_FAILED] == 1
@@ -388,10 +388,10 @@ def test_an_operator_that_raises_in_one_second_is_a_dead_letter_and_the_job_goes
         own = [encode(record) for record in records if second_of(record) == end_ns]
         driver.on_window(end_ns, pack(own, ["t:0:0"] * len(own)))
         outputs += driver.on_time(end_ns)
-    letters = [one for one in outputs if one.headers.get("reason") == OPERATOR_FAILED.encode()]
+    dead_letters = [one for one in outputs if one.headers.get("reason") == OPERATOR_FAILED.encode()]
 
-    assert len(letters) == driver.counters[OPERATOR_FAILED] == 1
-    assert b"OverflowError" in letters[0].headers["detail"]
+    assert len(dead_letters) == driver.counters[OPERATOR_FAILED] == 1
+    assert b"OverflowError" in dead_letters[0].headers["detail"]
     assert len(ends) == 80
     engine = EmbeddedEngine(EngineConfig(history=None))
     engine.restore(state.parts())
@@ -407,10 +407,10 @@ def test_a_verdict_that_nobody_may_write_costs_its_job_the_past_and_nobody_a_res
     odd = replace(canary(records[0].job, end_ns), onset_ns=-1)
     monkeypatch.setattr(EmbeddedEngine, "tick", lambda *_: EngineOutput((odd,), (), (), 1))
 
-    [letter] = driver.on_time(end_ns)
+    [dead_letter] = driver.on_time(end_ns)
 
-    assert letter.headers["reason"] == OPERATOR_FAILED.encode()
-    assert b"onset_ns" in letter.headers["detail"]
+    assert dead_letter.headers["reason"] == OPERATOR_FAILED.encode()
+    assert b"onset_ns" in dead_letter.headers["detail"]
 
 
 def _broken(*_: object) -> None:
@@ -462,10 +462,14 @@ def test_a_record_whose_own_time_is_not_kafkas_is_not_dropped_in_silence(records
     driver.on_time(first)
     old, ahead = (replace(records[0], ts_ns=first + by * NS_PER_SECOND) for by in (-3600, 3600))
     driver.on_window(first + NS_PER_SECOND, pack([encode(old), encode(ahead)], ["in.steps:1:7", "in.steps:1:8"]))
-    late, letter = driver.on_time(first + NS_PER_SECOND)
+    late, dead_letter = driver.on_time(first + NS_PER_SECOND)
 
     assert (late.topic, late.value, late.headers["reason"]) == (LATE, encode(old), b"late")
-    assert (letter.topic, letter.value, letter.headers["reason"]) == (DEAD_LETTER, encode(ahead), b"stamps_differ")
+    assert (dead_letter.topic, dead_letter.value, dead_letter.headers["reason"]) == (
+        DEAD_LETTER,
+        encode(ahead),
+        b"stamps_differ",
+    )
     assert driver.counters["late_records"] == driver.counters["dead_letters"] == 1
 
 
@@ -509,9 +513,13 @@ def test_what_its_key_does_not_name_is_a_dead_letter(records: list[JobRecord], g
         end_ns,
         reduce_and_pack([strange, encode(frame)], ["t:0:4", "t:0:5"], group, KEY.decode(), end_ns // NS_PER_SECOND),
     )
-    [letter] = driver.on_time(end_ns)
+    [dead_letter] = driver.on_time(end_ns)
 
-    assert (letter.topic, letter.value, letter.headers["reason"]) == (DEAD_LETTER, strange, b"key_differs")
+    assert (dead_letter.topic, dead_letter.value, dead_letter.headers["reason"]) == (
+        DEAD_LETTER,
+        strange,
+        b"key_differs",
+    )
     assert driver.counters["dead_letters"] == 1
 
 
@@ -524,8 +532,8 @@ def test_a_strangers_block_is_no_block(records: list[JobRecord], origin: str | N
     for group in ("", "all"):
         driver = JobDriver(CONFIG, KEY, MemoryState())
         driver.on_window(end_ns, reduce_and_pack([forged], [origin], group))
-        [letter] = driver.on_time(end_ns)
-        assert (letter.topic, letter.value) == (DEAD_LETTER, forged)
+        [dead_letter] = driver.on_time(end_ns)
+        assert (dead_letter.topic, dead_letter.value) == (DEAD_LETTER, forged)
 
 
 def test_frames_that_cannot_be_reduced_go_on_as_they_came(
@@ -550,6 +558,6 @@ def test_what_a_host_says_of_another_s_rank_is_a_dead_letter_as_in_the_embedded_
         driver.on_window(job.now_ns, pack(data, [f"events:0:{index}" for index in range(len(data))]))
         told += driver.on_time(job.now_ns)
 
-    letters = [output for output in told if output.topic == DEAD_LETTER]
-    assert [letter.headers["reason"] for letter in letters] == [b"rank_of_other_host"]
-    assert letters[0].value == encode(exit_of_other)
+    dead_letters = [output for output in told if output.topic == DEAD_LETTER]
+    assert [dead_letter.headers["reason"] for dead_letter in dead_letters] == [b"rank_of_other_host"]
+    assert dead_letters[0].value == encode(exit_of_other)

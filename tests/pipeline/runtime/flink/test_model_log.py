@@ -121,8 +121,8 @@ class Slot:
             self.outputs += self.driver.on_time(end_ns)
         self.log.forget(end_ns)
 
-    def _say(self, letter: Output | None) -> None:
-        self.outputs += [letter] if letter else []
+    def _say(self, dead_letter: Output | None) -> None:
+        self.outputs += [dead_letter] if dead_letter else []
 
     def verdicts(self) -> list[bytes]:
         """What consumers keep."""
@@ -172,11 +172,11 @@ def test_a_job_that_appears_later_has_the_model_that_is_in_use(windows: dict[int
 def test_what_stands_behind_the_tick_of_its_time_is_refused(windows: dict[int, list[bytes]]) -> None:
     log = ModelLog(60)
     assert log.take(tick_row(LATE.effective_ns)) is None
-    letter = log.take(row(LATE, 41))
+    dead_letter = log.take(row(LATE, 41))
 
-    assert letter is not None
-    assert (letter.topic, letter.key, letter.value) == (DEAD_LETTER, b"peers", encode(LATE))
-    assert {name: letter.headers[name] for name in ("reason", "topic", "partition", "offset")} == {
+    assert dead_letter is not None
+    assert (dead_letter.topic, dead_letter.key, dead_letter.value) == (DEAD_LETTER, b"peers", encode(LATE))
+    assert {name: dead_letter.headers[name] for name in ("reason", "topic", "partition", "offset")} == {
         "reason": b"too_late",
         "topic": b"p.models",
         "partition": b"0",
@@ -216,10 +216,10 @@ def test_a_tombstone_gives_back_the_detectors_own_settings(windows: dict[int, li
 )
 def test_whatever_stands_there_the_job_goes_on(strange: ModelRow) -> None:
     log = ModelLog(60)
-    letter = log.take(strange)
+    dead_letter = log.take(strange)
 
-    assert letter is not None
-    assert letter.headers["reason"] in {b"undecodable", b"truncated", b"unknown_detector"}
+    assert dead_letter is not None
+    assert dead_letter.headers["reason"] in {b"undecodable", b"truncated", b"unknown_detector"}
     assert log.take(row(KEEN)) is None
     assert log.counters.total() == 2
 
@@ -227,9 +227,9 @@ def test_whatever_stands_there_the_job_goes_on(strange: ModelRow) -> None:
 def test_among_a_jobs_records_a_model_is_a_dead_letter(windows: dict[int, list[bytes]]) -> None:
     driver = JobDriver(CONFIG, b"c/j", MemoryState())
     driver.on_window(START_NS, pack([encode(KEEN)], ["p.events:0:5"]))
-    [letter] = driver.on_time(START_NS)
+    [dead_letter] = driver.on_time(START_NS)
 
-    assert (letter.headers["reason"], letter.value) == (b"misplaced", encode(KEEN))
+    assert (dead_letter.headers["reason"], dead_letter.value) == (b"misplaced", encode(KEEN))
 
 
 def test_only_the_engine_that_takes_models_keeps_them() -> None:
@@ -263,9 +263,9 @@ class TestSigned:
         ids=["unsigned", "host", "stranger", "tombstone"],
     )
     def test_any_other_is_a_dead_letter(self, log: ModelLog, taken: Callable[[], ModelRow], reason: str) -> None:
-        letter = log.take(taken())
-        assert letter is not None
-        assert letter.headers["reason"].decode() == reason
+        dead_letter = log.take(taken())
+        assert dead_letter is not None
+        assert dead_letter.headers["reason"].decode() == reason
         assert log.counters == {reason: 1}
 
     def test_ticks_need_none(self, log: ModelLog) -> None:

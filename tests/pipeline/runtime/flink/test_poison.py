@@ -23,7 +23,7 @@ END_NS = 1_800_000_000 * NS_PER_SECOND
 PATHS = pytest.mark.parametrize("group", ["all", ""], ids=["evil/x/all as frames", "evil/x"])
 
 
-def letters(values: list[bytes], group: str) -> list[Output]:
+def dead_letters(values: list[bytes], group: str) -> list[Output]:
     """What becomes of these messages of one second, on the way that their key names."""
     origins = [f"in.events:0:{number}" for number in range(len(values))]
     packed = reduce_and_pack(values, origins, group, KEY.decode(), END_NS // NS_PER_SECOND)
@@ -36,17 +36,20 @@ def letters(values: list[bytes], group: str) -> list[Output]:
 
 @PATHS
 def test_a_code_of_400_digits_is_a_dead_letter(group: str) -> None:
-    [letter] = letters([exit_of_400_digits()], group)
+    [dead_letter] = dead_letters([exit_of_400_digits()], group)
 
-    assert (letter.topic, letter.value) == (DEAD_LETTER, exit_of_400_digits())
-    assert (letter.headers["reason"], letter.headers["offset"]) == (b"undecodable", b"0")
+    assert (dead_letter.topic, dead_letter.value) == (DEAD_LETTER, exit_of_400_digits())
+    assert (dead_letter.headers["reason"], dead_letter.headers["offset"]) == (b"undecodable", b"0")
 
 
 @PATHS
 def test_each_hostile_record_is_a_dead_letter_by_name(group: str) -> None:
     values = [make() for _, make in HOSTILE_RECORDS.values()]
 
-    assert {letter.headers["reason"] for letter in letters(values, group)} == {b"undecodable", b"bad_field"}
+    assert {dead_letter.headers["reason"] for dead_letter in dead_letters(values, group)} == {
+        b"undecodable",
+        b"bad_field",
+    }
 
 
 @PATHS
@@ -64,9 +67,9 @@ def test_whatever_is_raised_harms_that_record_only(
     for module in (reduce_module, windows_module):
         monkeypatch.setattr(module, "decode_many", breaks)
 
-    found = letters([b"one", b"two"], group)
+    found = dead_letters([b"one", b"two"], group)
 
-    assert [(letter.value, letter.headers["reason"]) for letter in found] == [
+    assert [(dead_letter.value, dead_letter.headers["reason"]) for dead_letter in found] == [
         (b"one", OPERATOR_FAILED.encode()),
         (b"two", OPERATOR_FAILED.encode()),
     ]

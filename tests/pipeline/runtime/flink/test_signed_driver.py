@@ -87,7 +87,7 @@ def said(outputs: Iterable[Output]) -> list[bytes]:
     return [output.value for output in outputs if output.topic == VERDICTS]
 
 
-def letters(outputs: Iterable[Output]) -> Counter[str]:
+def dead_letters(outputs: Iterable[Output]) -> Counter[str]:
     return Counter(output.headers["reason"].decode() for output in outputs if output.topic == DEAD_LETTER)
 
 
@@ -96,7 +96,7 @@ def test_signed_records_give_the_verdicts_of_unsigned_ones(records: list[JobReco
     signed = played(records, keys.sign, keys.identity)
     assert said(signed) == said(plain)
     assert said(signed)
-    assert letters(signed) == letters(plain)
+    assert dead_letters(signed) == dead_letters(plain)
 
 
 def test_a_job_that_asks_for_none_takes_signed_records(records: list[JobRecord], keys: Keys) -> None:
@@ -115,7 +115,7 @@ def test_unsigned_records_are_dead_letters_and_accuse_nobody(records: list[JobRe
     outputs = played(records, lambda _, data: data, keys.identity)
     assert said(outputs) == []
     parts = sum(len(split_frame(one)) if isinstance(one, Frame) else 1 for one in records)
-    assert letters(outputs) == Counter({"unsigned": parts})
+    assert dead_letters(outputs) == Counter({"unsigned": parts})
 
 
 def test_one_host_s_key_speaks_for_no_other(records: list[JobRecord], keys: Keys) -> None:
@@ -124,4 +124,4 @@ def test_one_host_s_key_speaks_for_no_other(records: list[JobRecord], keys: Keys
     outputs = played(records, lambda _, data: sign_record(data, keys.of_host[liar]), keys.identity)
     others = [one for one in records if one.host != liar]
     parts = sum(len(split_frame(one)) if isinstance(one, Frame) else 1 for one in others)
-    assert letters(outputs)["record_host_mismatch"] == parts
+    assert dead_letters(outputs)["record_host_mismatch"] == parts

@@ -85,14 +85,14 @@ class Listener:
         self.now_ns = NOW
         self.seconds = 1000.0
         self.most_a_turn = 0
-        self.letters: list[tuple[str, DeadLetter]] = []
+        self.dead_letters: list[tuple[str, DeadLetter]] = []
         self.engine = EmbeddedEngine(engine or EngineConfig(history=None))
         path = Path(self._folder.name) / "e.sock"
         self.server = AgentServer(
             self.engine,
             f"unix:{path}",
             lambda: self.now_ns,
-            lambda kind, letter: self.letters.append((kind, letter)),
+            lambda kind, dead_letter: self.dead_letters.append((kind, dead_letter)),
             config,
             lambda: self.seconds,
         )

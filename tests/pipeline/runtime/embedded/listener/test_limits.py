@@ -49,7 +49,7 @@ def listener() -> Iterator[Listener]:
 
 
 def reasons(listener: Listener) -> list[str]:
-    return [letter.reason for kind, letter in listener.letters if kind == "dead-letters"]
+    return [dead_letter.reason for kind, dead_letter in listener.dead_letters if kind == "dead-letters"]
 
 
 def test_unsigned_connections_of_one_address_are_bounded_and_the_oldest_goes(listener: Listener) -> None:
@@ -145,7 +145,7 @@ def test_control_messages_are_checked(listener: Listener, message: dict[str, obj
 
     assert reasons(listener) == ["bad_control"]
     assert visitor.answers()[-1] == {"t": "ack", "count": 1}
-    assert len(listener.letters[0][1].message) <= 500
+    assert len(listener.dead_letters[0][1].message) <= 500
 
 
 @pytest.mark.parametrize("host", [7, "a\x1b[2J", "x" * 2000])
@@ -156,7 +156,7 @@ def test_who_has_no_name_is_not_let_in(listener: Listener, host: object) -> None
 
     assert reasons(listener) == ["bad_hello"]
     assert visitor.is_closed
-    assert len(listener.letters[0][1].message) <= 500
+    assert len(listener.dead_letters[0][1].message) <= 500
 
 
 def test_a_connection_stays_with_the_host_of_its_hello(listener: Listener) -> None:
@@ -263,7 +263,7 @@ def test_a_stranger_s_attempts_do_not_make_a_live_job_s_attempt_go() -> None:
     assert job.job in known
     assert len(known) <= 1 + IntakeLimits().job_attempt_count
     assert [verdict.fault.value for verdict in live.verdicts if verdict.job == job.job][:1] == ["fail_stop"]
-    assert not {letter.host for kind, letter in listener.letters if kind == "dead-letters"} - {"evil"}
+    assert not {dead_letter.host for kind, dead_letter in listener.dead_letters if kind == "dead-letters"} - {"evil"}
 
 
 def _attempts(*numbers: int, host: str = "n0") -> list[Event]:

@@ -140,7 +140,7 @@ def test_bad_control_messages_are_dead_letters(server: AgentServer) -> None:
     peer.send(_event())
 
     assert peer.hear() == {"t": "ack", "count": 1}
-    assert [letter.reason for letter in server.dead_letters] == ["bad_control", "bad_control"]
+    assert [dead_letter.reason for dead_letter in server.dead_letters] == ["bad_control", "bad_control"]
 
 
 def test_a_probe_reaches_the_agent_of_its_host(server: AgentServer) -> None:
@@ -170,8 +170,10 @@ def test_what_is_no_address(text: str) -> None:
 def test_late_and_dead_records_are_handed_on(tmp_path: Path) -> None:
     """Whoever runs the engine keeps them: nothing is lost in silence."""
     engine = EmbeddedEngine(EngineConfig())
-    letters: list[tuple[str, DeadLetter]] = []
-    server = AgentServer(engine, f"unix:{tmp_path}/e.sock", lambda: NOW, lambda *letter: letters.append(letter))
+    dead_letters: list[tuple[str, DeadLetter]] = []
+    server = AgentServer(
+        engine, f"unix:{tmp_path}/e.sock", lambda: NOW, lambda *dead_letter: dead_letters.append(dead_letter)
+    )
     server.start()
     engine.tick(NOW)
     peer = Peer(server.address)
@@ -181,8 +183,11 @@ def test_late_and_dead_records_are_handed_on(tmp_path: Path) -> None:
         pass
     server.close()
 
-    assert [(kind, letter.reason) for kind, letter in letters] == [("late", "late"), ("dead-letters", "undecodable")]
-    assert letters[0][1].data == _event(NOW - 30 * NS_PER_SECOND)
+    assert [(kind, dead_letter.reason) for kind, dead_letter in dead_letters] == [
+        ("late", "late"),
+        ("dead-letters", "undecodable"),
+    ]
+    assert dead_letters[0][1].data == _event(NOW - 30 * NS_PER_SECOND)
 
 
 def test_it_may_be_closed_twice_and_after_its_thread_has_ended(tmp_path: Path) -> None:
