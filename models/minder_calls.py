@@ -80,8 +80,9 @@ class MinderCalls:
     def take(self, hosts: Sequence[str], values: FloatArray, start_ns: int, tick_ns: int) -> None:
         """Add the samples of one span; spans come in order, and gaps between them are missing samples.
 
-        All earlier samples are dropped where the tick distance changes, because two distances do not fit one grid.
-        Samples older than ``pull_seconds`` are dropped too.
+        All earlier samples are dropped where the span does not fit their grid: another tick distance, a start between
+        two of their ticks, one before their first tick, or one more than twice ``pull_seconds`` after it.
+        Samples older than ``pull_seconds`` are dropped in any case.
 
         Args:
             hosts: host of each row, ascending.

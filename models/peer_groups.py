@@ -84,7 +84,7 @@ def spread_of_congestion(shifts: FloatArray, counted: NDArray[np.bool_]) -> Floa
         counted: which metrics are packet counts, shape (metrics,).
     """
     moved = np.maximum(np.nan_to_num(shifts).max(0, initial=0), 0)
-    # log1p(factor * jam) - log1p(jam), where log1p(jam) is what they moved by
+    # log1p(factor * congestion) - log1p(congestion), where log1p(congestion) is what they moved by
     return np.where(
         counted, np.log(_SHARED_CONGESTION_FACTOR - (_SHARED_CONGESTION_FACTOR - 1) * np.exp(-moved)), 0
     ).astype(np.float32)

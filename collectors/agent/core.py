@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from tocsin.collectors.agent.datagrams import parse_datagram
 from tocsin.collectors.agent.endings import Endings
-from tocsin.collectors.agent.host_events import OWN_SOURCE, sighting_of
+from tocsin.collectors.agent.host_events import OWN_SOURCE, hook_event
 from tocsin.collectors.agent.job_state import (
     HostPlace,
     JobState,
@@ -176,8 +176,8 @@ class AgentCore:
             self.slices.frames.add(tick_ns, reading.host, reading.gpus)
         if self.table.gpus.update(reading.places):
             announce_again(self.jobs.values())
-        for sighting in reading.events:
-            self._on_sighting(sighting, now)
+        for event in reading.events:
+            self._on_host_event(event, now)
 
     def on_clock_jump(self, jump_ns: int, now: Now) -> None:
         """Take a jump of the host's wall clock by more than half a second: drop open samples and tell it."""
@@ -307,52 +307,52 @@ class AgentCore:
         """Tell a rank's goodbye or exit, and remember it so that it can be told again."""
         self._watcher.settle(state.job, datagram.rank)
         self._hook_event(datagram, now)
-        stamp_ns, sighting = datagram.ts_ns - now.correction_ns, sighting_of(datagram.body)
-        self.endings.add(state.job, datagram.rank, state.sender.uid, sighting, stamp_ns, now)
+        stamp_ns, event = datagram.ts_ns - now.correction_ns, hook_event(datagram.body)
+        self.endings.add(state.job, datagram.rank, state.sender.uid, event, stamp_ns, now)
 
     def _hook_event(self, datagram: Datagram, now: Now) -> None:
         """Add the event that a hook's message becomes."""
-        sighting = sighting_of(datagram.body)
-        self._event(datagram.job, datagram.rank, datagram.ts_ns - now.correction_ns, sighting)
+        event = hook_event(datagram.body)
+        self._event(datagram.job, datagram.rank, datagram.ts_ns - now.correction_ns, event)
 
     # --- events ----------------------------------------------------------------------------------
 
-    def _on_sighting(self, sighting: HostEvent, now: Now) -> None:
+    def _on_host_event(self, event: HostEvent, now: Now) -> None:
         """Add an event of the host to its job; one without a job goes to the ranks that it concerns, or to all jobs."""
-        job = sighting.job
+        job = event.job
         if job is None:
-            about = ranks_of_event(sighting.payload, self.jobs.values())
-            for key, number in about or [(key, sighting.rank) for key in self.keys()]:
-                self._event(key, number, now.stamp_ns, sighting)
+            about = ranks_of_event(event.payload, self.jobs.values())
+            for key, number in about or [(key, event.rank) for key in self.keys()]:
+                self._event(key, number, now.stamp_ns, event)
             return
         state = self.jobs.get((job.cluster, job.job_id))
         if state is None or state.job != job:
             return  # a job that is over, or an attempt before
-        if sighting.name == events.PROCESS_GONE:
-            rank = state.ranks.get(sighting.rank)
+        if event.name == events.PROCESS_GONE:
+            rank = state.ranks.get(event.rank)
             if rank is None or rank.ended:
                 return  # the exit came while the watcher looked
             rank.end("gone", now)
-            self.endings.add(job, sighting.rank, state.sender.uid, sighting, now.stamp_ns, now)
-        self._event(job, sighting.rank, now.stamp_ns, sighting)
+            self.endings.add(job, event.rank, state.sender.uid, event, now.stamp_ns, now)
+        self._event(job, event.rank, now.stamp_ns, event)
 
     def _look(self, now: Now) -> None:
         """Tell overdue steps, repeat the ends of ranks that are due again, and forget the jobs that are over."""
         for state in self.jobs.values():
             for number, payload in state.stall_news(now):
                 payload["process_state"] = self._watcher.state(state.job, number)
-                sighting = HostEvent(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
-                self._event(state.job, number, now.stamp_ns, sighting)
+                event = HostEvent(events.STALL, EventSource.PROCESS, Severity.WARNING, payload)
+                self._event(state.job, number, now.stamp_ns, event)
         self.table.forget_over(now)
         for job, number, again in self.endings.due(now):
             self._event(job, number, now.stamp_ns, again)
 
     def _host_event(self, name: str, severity: Severity, payload: Mapping[str, Any], now: Now) -> None:
         """Add an event of the agent itself to all jobs."""
-        self._on_sighting(HostEvent(name, OWN_SOURCE, severity, payload), now)
+        self._on_host_event(HostEvent(name, OWN_SOURCE, severity, payload), now)
 
-    def _event(self, job: JobKey, rank: int, ts_ns: int, sighting: HostEvent) -> None:
+    def _event(self, job: JobKey, rank: int, ts_ns: int, event: HostEvent) -> None:
         """Add an event to the records that are ready and count it."""
-        self.tally.events[sighting.name] += 1
-        host, said = self.config.place.host, sighting
+        self.tally.events[event.name] += 1
+        host, said = self.config.place.host, event
         self._out.append(Event(job, host, ts_ns, rank, said.source, said.name, said.severity, said.payload))

@@ -18,7 +18,7 @@ OWN_SOURCE: Final = EventSource.PROCESS
 """Source of events about the agent itself."""
 
 
-def sighting_of(body: object) -> HostEvent:
+def hook_event(body: object) -> HostEvent:
     """Return the event for a hook's message; a message without a type of its own gives a goodbye."""
     if isinstance(body, Hello):
         payload = {"pid": body.pid, "world_size": body.world_size, "hook_version": body.hook_version}

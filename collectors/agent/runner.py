@@ -183,7 +183,7 @@ def _text(name: object) -> str:
 def _sendable(event: object) -> HostEvent:
     """Return an event after a trial encoding, so that an invalid one counts as its collector's failure."""
     if not isinstance(event, HostEvent):
-        raise CollectorError(f"an event of type {type(event).__name__}: must be a Sighting")
+        raise CollectorError(f"an event of type {type(event).__name__}: must be a HostEvent")
     job = JobKey("cluster", "job") if event.job is None else event.job
     encode(Event(job, "host", 0, event.rank, event.source, event.name, event.severity, event.payload))
     return event

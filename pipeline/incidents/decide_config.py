@@ -21,7 +21,7 @@ class DecideConfig:
             A longer step time alone, without event or counter, may come from the data of a few minutes.
         settle_ns: how long another cause must be seen before it replaces the verdict's.
         gone_ns: how long a fault must be gone before its verdict is closed.
-        relapses: settings for machines that are slow again and again.
+        flapping: settings for machines that are slow again and again.
         fresh_ns: a verdict expires unless its newest evidence is younger than this.
         action_ttl_ns: time until a proposed action expires.
     """
@@ -38,7 +38,7 @@ class DecideConfig:
     hard_ns: Mapping[FaultKind, int] = field(default_factory=lambda: {FaultKind.FAIL_SLOW: 45 * NS_PER_SECOND})
     settle_ns: int = 20 * NS_PER_SECOND
     gone_ns: int = 5 * NS_PER_SECOND
-    relapses: FlappingConfig = field(default_factory=FlappingConfig)
+    flapping: FlappingConfig = field(default_factory=FlappingConfig)
     closed_quiet_ns: int = 600 * NS_PER_SECOND
     fresh_ns: int = 30 * NS_PER_SECOND
     action_ttl_ns: int = 600 * NS_PER_SECOND

@@ -52,7 +52,7 @@ class Decide:
         self._job = job
         self._incidents: list[Incident] = []
         self._closed = ClosedVerdicts()
-        self._relapses = FlappingTracker(config.relapses)
+        self._flapping = FlappingTracker(config.flapping)
 
     @property
     def live(self) -> tuple[Verdict, ...]:
@@ -308,7 +308,7 @@ class Decide:
         if finding.tentative and not finding.is_brief:
             return False
         throttled = finding.fault is FaultKind.FAIL_SLOW and throttles(finding)
-        if throttled and self._relapses.is_flapping(finding.fault, finding.suspects, incident.opened_ns):
+        if throttled and self._flapping.is_flapping(finding.fault, finding.suspects, incident.opened_ns):
             return True
         return not finding.tentative and incident.seen_ns - incident.opened_ns >= self._config.confirm_ns[finding.fault]
 
@@ -323,7 +323,7 @@ class Decide:
         for incident in list(self._incidents):
             gone = now_ns - incident.held_ns
             is_mute = gone >= self._config.gone_ns and self._is_mute(incident)
-            if gone >= max(self._config.gone_ns, self._relapse_ns(incident)) and not (is_mute and incident.is_sure):
+            if gone >= max(self._config.gone_ns, self._flapping_ns(incident)) and not (is_mute and incident.is_sure):
                 state = VerdictState.RESOLVED if incident.is_sure else VerdictState.CANCELLED
                 reason = Reason.MONITORING_LOST if is_mute else Reason.RECOVERED
                 lines.append(self._close(incident, now_ns, state, reason))
@@ -342,18 +342,18 @@ class Decide:
         """Return whether the hosts that showed an incident's fault fell silent: nobody knows whether it is gone."""
         return self._graph is not None and is_source_mute(self._graph, incident.verdict, incident.held_ns)
 
-    def _relapse_ns(self, incident: Incident) -> int:
+    def _flapping_ns(self, incident: Incident) -> int:
         """Return how long a recurring fault must be gone before its verdict is closed, ns; 0: as long as others."""
         verdict = incident.verdict
         named = verdict.fault is FaultKind.FAIL_SLOW and bool(verdict.suspects)
         unsure = named and verdict.state is VerdictState.OPEN
-        return 0 if unsure else self._relapses.gone_ns(incident.verdict, incident.opened_ns)
+        return 0 if unsure else self._flapping.gone_ns(incident.verdict, incident.opened_ns)
 
     def _close(self, incident: Incident, now_ns: int, state: VerdictState, reason: Reason) -> Verdict:
         """Close an incident with a state and a reason; return the closing line."""
         self._incidents.remove(incident)
         if reason is Reason.RECOVERED and is_spell(incident.verdict):
-            self._relapses.end(incident.verdict, incident.opened_ns, incident.held_ns)
+            self._flapping.end(incident.verdict, incident.opened_ns, incident.held_ns)
         self._closed.add(incident.verdict, incident.seen_ns, was_confirmed=incident.is_sure)
         return replace(
             incident.verdict,
@@ -368,12 +368,12 @@ class Decide:
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as one named part."""
         state = [incident.to_state() for incident in self._incidents]
-        spells = self._relapses.to_state()
+        spells = self._flapping.to_state()
         return {"decide": pack_state({"incidents": state, "closed": self._closed.to_state(), "spells": spells})}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Restore the state that ``snapshot`` returned."""
         state = unpack_state(parts, "decide")
         self._closed.load_state(state["closed"])
-        self._relapses.load_state(state["spells"])
+        self._flapping.load_state(state["spells"])
         self._incidents = [Incident.from_state(entry) for entry in state["incidents"]]

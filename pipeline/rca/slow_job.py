@@ -76,11 +76,16 @@ class SlowJob:
         return findings
 
     def find_elsewhere(self, findings: Sequence[Finding], evidence: SliceEvidence) -> list[Finding]:
-        """Return findings about machines that metrics show elsewhere, for a hang whose collectives name nobody.
+        """Return findings that name the machine of an unexplained hang by its metrics.
+
+        Such a machine does not wait where the others wait. Its metrics deviate from theirs since the hang began.
 
         Args:
             findings: what was found so far.
             evidence: the end of the slice.
+
+        Returns:
+            The findings; [] where no hang is unexplained, a finding names a suspect already, or no machine deviates.
         """
         hangs = [finding for finding in findings if finding.reason is Reason.JOB_STALLED_UNEXPLAINED]
         if not hangs or any(finding.suspects for finding in findings):

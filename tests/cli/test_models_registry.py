@@ -32,6 +32,7 @@ from tocsin.pipeline.recording.writer import write_recording
 from tocsin.pipeline.runtime.embedded.control_socket import ControlServer
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
+from tocsin.schemas.reasons import PromotionRefusal
 from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement
 from tocsin.schemas.wire.codec import decode
 
@@ -530,4 +531,4 @@ def test_an_engine_that_is_away_leaves_it_promoted_and_says_so(
     assert f"tocsin models announce peers --version {version}" in told
     promotion = registry.promotion("peers")
     assert promotion is not None
-    assert promotion.figures["shortfalls"] == {"not_validated": "compared with nothing"}
+    assert promotion.figures["shortfalls"] == {"not_validated": PromotionRefusal.NOT_VALIDATED.meaning}

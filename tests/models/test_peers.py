@@ -162,10 +162,10 @@ class TestLimits:
 
 
 class TestJams:
-    """Packets of a job whose network is jammed as a whole, and of one whose is not."""
+    """Packets of a job whose network is congested as a whole, and of one whose is not."""
 
     @pytest.mark.parametrize(("others", "is_beyond"), [(30.0, False), (10.0, True)])
-    def test_where_all_are_jammed_one_is_so_several_times_as_much(self, others: float, is_beyond: bool) -> None:
+    def test_where_all_are_congested_one_is_so_several_times_as_much(self, others: float, is_beyond: bool) -> None:
         scales = (scale_of(Metric("pfc_tx_packets_per_second", "host")),)
         rows = Rows([10.0] * 24, scales, noise_ratio=0.05).learn()
         factors = np.full((24, 1), others / 10.0)

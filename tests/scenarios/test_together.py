@@ -104,7 +104,7 @@ class TestMetricsTogether:
 
     @pytest.mark.parametrize("ranks", [(4, 5), (4, 5, 6)])
     @pytest.mark.parametrize("has_other_sign", [False, True])
-    def test_hosts_of_a_leaf_that_are_jammed_and_nothing_else_are_not_drained(
+    def test_hosts_of_a_leaf_that_are_congested_and_nothing_else_are_not_drained(
         self, ranks: Sequence[int], has_other_sign: bool
     ) -> None:
         """Another job's traffic does that, and lets them move less; where their clocks are low, too, it is them."""
@@ -144,7 +144,7 @@ class TestMetricsTogether:
 
         assert not _accused(scenario)
 
-    def test_a_leaf_that_is_jammed_and_makes_nothing_slower_is_no_news(self) -> None:
+    def test_a_leaf_that_is_congested_and_makes_nothing_slower_is_no_news(self) -> None:
         scenario, job = _scenario()
         for rank in range(4, 8):
             scenario.at(150).inject(job.raise_by, rank, PFC, 5000.0)

@@ -50,9 +50,9 @@ class LoadConfig:
         memory_step_count: ... or so many steps, if longer: within a long step, work and waiting alternate.
         least_power_ratio: ratio of power from which on power alone shows more work.
         least_work_ratio: ratio of the busiest of tensor cores, arithmetic and memory that shows more work, if ...
-        beside_power_ratio: ... power has at least this ratio.
+        least_power_with_work_ratio: ... power has at least this ratio.
         least_all_ratio: ratio of work and of link traffic that shows more work, if ...
-        beside_all_ratio: ... power has at least this ratio.
+        least_power_with_all_ratio: ... power has at least this ratio.
         keeps_ratio: ratio of work or power at which known higher work continues.
         most_ratio: share of hosts with more work above which the whole job does other work.
         clear_sigmas: least distance above the other hosts, in standard deviations.
@@ -69,9 +69,9 @@ class LoadConfig:
     memory_step_count: int = 2
     least_power_ratio: float = 1.05
     least_work_ratio: float = 1.10
-    beside_power_ratio: float = 1.02
+    least_power_with_work_ratio: float = 1.02
     least_all_ratio: float = 1.05
-    beside_all_ratio: float = 1.01
+    least_power_with_all_ratio: float = 1.01
     keeps_ratio: float = 1.04
     most_ratio: float = 0.25
     clear_sigmas: float = 3.0
@@ -215,8 +215,11 @@ class LoadTracker:
             return None
         clear = {name: by_name[name] for name, stands_out in zip(_COLUMNS, is_clear, strict=True) if stands_out}
         power, work = clear.get(POWER, 1.0), max(clear.get(name, 1.0) for name in WORK)
-        with_power = work >= config.least_work_ratio and power >= config.beside_power_ratio
-        moved = min(work, clear.get(LINK, 1.0)) >= config.least_all_ratio and by_name[POWER] >= config.beside_all_ratio
+        with_power = work >= config.least_work_ratio and power >= config.least_power_with_work_ratio
+        moved = (
+            min(work, clear.get(LINK, 1.0)) >= config.least_all_ratio
+            and by_name[POWER] >= config.least_power_with_all_ratio
+        )
         still = keeps and max(work, power) >= config.keeps_ratio
         return (power, work) if power >= config.least_power_ratio or with_power or moved or still else None
 

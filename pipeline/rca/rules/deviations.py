@@ -170,7 +170,7 @@ def alarming(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]
         and _is_only_congested(chosen[0])
         and (len(congested) > 1 or _neighbours_are_congested(chosen[0]))
     ):
-        return []  # one of several that are jammed together: by a switch, or a job beside this one
+        return []  # one of several that are congested together: by a switch, or a job beside this one
     return chosen
 
 

@@ -206,9 +206,10 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: JobP
 
 
 def is_undecided(slowdown: Slowdown | None, pace: JobProgress) -> bool:
-    """Return whether it is unknown if the job is slower.
+    """Return whether a measured slowdown leaves open if the job is slower.
 
-    So it is where the job records no steps, and its work per second varies too much.
+    It does where the job records no steps and its work per second varies too much. Without a measurement (None) the
+    answer is False.
     """
     return slowdown is not None and not pace.median_step_ns and not slowdown.is_certain and not slowdown.is_gone
 

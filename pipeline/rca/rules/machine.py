@@ -53,7 +53,7 @@ from tocsin.pipeline.rca.rules.self_time import own_evidence, silent_but_slow
 from tocsin.pipeline.rca.rules.standstill import (
     congested,
     find_stopped_alone,
-    idle_beside_spinning,
+    idle_among_spinning,
     since_stalled,
     still_progressing,
 )
@@ -87,7 +87,7 @@ def find_machine(  # what is known, and what is remembered
         cleared: what is remembered of deviations without impact.
     """
     if pace.stalled_since_ns:
-        slow = still_progressing(graph, pace) and (congested(anomalies) or idle_beside_spinning(anomalies, rules))
+        slow = still_progressing(graph, pace) and (congested(anomalies) or idle_among_spinning(anomalies, rules))
         if not slow:
             before_end = _filter_ended(anomalies, pace, rules)
             if anomalies and not before_end:

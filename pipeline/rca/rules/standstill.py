@@ -235,7 +235,7 @@ def congested(anomalies: Sequence[Anomaly]) -> list[Anomaly]:
     return _only(anomalies, lambda _, metric: metric["metric"] == _PFC)
 
 
-def idle_beside_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
+def idle_among_spinning(anomalies: Sequence[Anomaly], rules: MachineRules) -> list[Anomaly]:
     """Return the anomaly of the one machine whose GPUs idle all the time while those of all others spin.
 
     The others wait for it, in a job so slow that its machines seem to stand. The result is empty where several idle.

@@ -14,6 +14,7 @@ from tocsin.cli.registry import registry_of
 from tocsin.cli.workers import bar_of, interrupt, shared_out
 from tocsin.schemas.errors import ConfigError, EngineError, ModelRefusedError, RegistryError
 from tocsin.schemas.printable import counted, plain
+from tocsin.schemas.reasons import PromotionRefusal
 
 if TYPE_CHECKING:
     from tocsin.pipeline.lab.registry import ModelCard, Promotion, Registry
@@ -141,7 +142,8 @@ def _figures(args: argparse.Namespace, registry: Registry, before: _Before) -> d
     against = None if before.card is None else before.card.version
     troubles = {_UNREADABLE: before.trouble} if before.trouble else {}
     if not args.validate:
-        shortfalls = {**troubles, "not_validated": "compared with nothing"}
+        not_validated = PromotionRefusal.NOT_VALIDATED
+        shortfalls = {**troubles, not_validated.value: not_validated.meaning}
         return {"against": against, "shortfalls": shortfalls, "forced": True}
     from tocsin.pipeline.lab.registry import fingerprint_of
     from tocsin.pipeline.recording.under import recordings_under

@@ -119,8 +119,8 @@ def test_an_event_goes_to_the_rank_that_it_is_about(bench: Bench, payload: dict[
     bench.hook("hello", 0, B, pid=10, world_size=8, gpu=3)
     bench.core.jobs["c", "b"].ranks[0].pid = 79
     sample(bench)
-    sighting = HostEvent("xid", EventSource.KERNEL, Severity.FATAL, {"code": 79, **payload})
-    bench.core.on_reading(bench.ts, Reading(events=(sighting,)), bench.clock.read()[0])
+    event = HostEvent("xid", EventSource.KERNEL, Severity.FATAL, {"code": 79, **payload})
+    bench.core.on_reading(bench.ts, Reading(events=(event,)), bench.clock.read()[0])
     assert [(event.job.job_id, event.rank) for event in events(bench.take(), "xid")] == [("a", 0)]
 
 
@@ -128,6 +128,6 @@ def test_an_event_of_a_gpu_that_nobody_holds_goes_to_every_job(bench: Bench) -> 
     bench.hello(0, A, gpu=1)
     bench.hello(0, B, gpu=2)
     sample(bench)
-    sighting = HostEvent("xid", EventSource.KERNEL, Severity.FATAL, {"code": 79, "pci": "0000:ff:00.0"})
-    bench.core.on_reading(bench.ts, Reading(events=(sighting,)), bench.clock.read()[0])
+    event = HostEvent("xid", EventSource.KERNEL, Severity.FATAL, {"code": 79, "pci": "0000:ff:00.0"})
+    bench.core.on_reading(bench.ts, Reading(events=(event,)), bench.clock.read()[0])
     assert [(event.job.job_id, event.rank) for event in events(bench.take(), "xid")] == [("a", -1), ("b", -1)]

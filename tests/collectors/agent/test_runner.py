@@ -100,8 +100,8 @@ def test_ticks_are_the_multiples_of_the_period_each_once() -> None:
 
 def saw(name: Any = "xid", payload: Any = None, **changed: Any) -> Reading:
     keys: dict[str, Any] = {"source": EventSource.PROCESS, "severity": Severity.ERROR, **changed}
-    sighting = HostEvent(name=name, payload={} if payload is None else payload, **keys)
-    return Reading(events=(sighting,))
+    event = HostEvent(name=name, payload={} if payload is None else payload, **keys)
+    return Reading(events=(event,))
 
 
 NONSENSE: list[Any] = [

@@ -381,7 +381,7 @@ class TestAnyStory:
                 assert line.action.value == "none"
         live = [line.verdict_id for line in one.decide.live]
         assert len(live) == len(set(live))
-        one.see(seconds=max(GONE, CONFIG.relapses.most_gone_ns // NS_PER_SECOND) + 1)  # what comes again is well later
+        one.see(seconds=max(GONE, CONFIG.flapping.most_gone_ns // NS_PER_SECOND) + 1)  # what comes again is well later
         assert one.decide.live == ()
 
 
@@ -603,7 +603,7 @@ def test_ranks_that_a_verdict_has_placed_on_a_machine_stay_there() -> None:
     assert [line.suspects for line in life.see(replace(told, suspects=(other,)))] == [(other,)]
 
 
-class TestRelapses:
+class TestFlapping:
     """Spells that are each too short to be believed."""
 
     @staticmethod

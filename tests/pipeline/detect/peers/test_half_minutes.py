@@ -41,7 +41,7 @@ class Job:
         self.patience.grow((), host_count)
         self.change, self.seconds = change, seconds
         self.crowd_window = 10**9
-        """From this window on many hosts' ports are jammed alike."""
+        """From this window on many hosts' ports are congested alike."""
 
     def play(self, first: int, last: int) -> dict[int, list[int]]:
         """Window -> the hosts (rows) with an alarm."""
@@ -97,8 +97,8 @@ def test_stalls_are_no_lasting_lack_though_they_lie_in_three_half_minutes(stalls
     assert Job(stall).play(0, ONSET + 36) == {}
 
 
-def jam(window: int, host: Floats) -> None:
-    """One port is jammed more than any other."""
+def congestion(window: int, host: Floats) -> None:
+    """One port is congested more than any other."""
     if window >= ONSET:
         host[3, PFC] = 20_000.0
 
@@ -106,7 +106,7 @@ def jam(window: int, host: Floats) -> None:
 @pytest.mark.parametrize(("crowd_window", "named"), [(10**9, {3}), (ONSET, set()), (ONSET + 12, {3})])
 def test_whoever_is_one_of_many_in_the_windows_is_one_of_them_here(crowd_window: int, named: set[int]) -> None:
     """Of eight hosts of a congested switch it is the one with the most; the other seven stay below the line."""
-    job = Job(jam)
+    job = Job(congestion)
     job.crowd_window = crowd_window
 
     assert {row for rows in job.play(0, ONSET + 30).values() for row in rows} == named

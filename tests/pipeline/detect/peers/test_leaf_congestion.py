@@ -1,4 +1,4 @@
-"""Which leaf switch is jammed with all that hangs on it: 24 hosts behind four leaves of one minipod."""
+"""Which leaf switch is congested with all that hangs on it: 24 hosts behind four leaves of one minipod."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Packets = NDArray[np.float32]
 
 
 def _windows(count: int = 40, level: float = 2000.0, onset: int = ONSET_WINDOW) -> Packets:
-    """Pause frames of all hosts, shape (windows, hosts): leaf1 is jammed from the onset on."""
+    """Pause frames of all hosts, shape (windows, hosts): leaf1 is congested from the onset on."""
     packets = np.random.default_rng(7).uniform(0.0, 2.0, (count, len(HOSTS))).astype(np.float32)
     packets[onset:, BEHIND] += np.random.default_rng(8).uniform(0.7, 1.3, (count - onset, 6)) * level
     return packets
@@ -70,11 +70,11 @@ def test_windows_of_25_seconds_need_two() -> None:
     assert [window for window, found in enumerate(told) if found] == list(range(6, 12))
 
 
-def test_a_jam_of_the_first_minute_may_be_what_is_usual() -> None:
+def test_a_congestion_of_the_first_minute_may_be_what_is_usual() -> None:
     assert _names(_windows(onset=8)) == set()
 
 
-def test_a_switch_that_is_jammed_again_and_again_is_as_ever() -> None:
+def test_a_switch_that_is_congested_again_and_again_is_as_ever() -> None:
     packets = _windows(count=80, onset=0)
     for begin in range(0, 80, 10):
         packets[begin : begin + 8, BEHIND] = 1.0  # in two of ten windows
@@ -87,14 +87,14 @@ def test_a_switch_that_is_jammed_again_and_again_is_as_ever() -> None:
     [(slice(12, 18), 2000.0), (slice(12, 18), 400.0), (slice(12, 24), 900.0)],
     ids=["the-next-leaf-too", "the-next-leaf-a-fifth", "all-but-one"],
 )
-def test_who_is_jammed_with_others_is_in_a_congested_network(others: slice, level: float) -> None:
+def test_who_is_congested_with_others_is_in_a_congested_network(others: slice, level: float) -> None:
     packets = _windows()
     packets[ONSET_WINDOW:, others] += level
 
     assert _names(packets) == set()
 
 
-def test_one_port_that_jams_and_its_neighbours_are_no_switch() -> None:
+def test_one_congested_port_and_its_neighbours_are_no_switch() -> None:
     packets = _windows(level=300.0)
     packets[ONSET_WINDOW:, 7] += 4000.0
 
@@ -128,7 +128,7 @@ def test_hosts_that_say_nothing_do_not_count() -> None:
     assert _names(packets) == {"leaf1"}
 
 
-def test_what_is_remembered_of_switches_that_were_jammed_once_ends() -> None:
+def test_what_is_remembered_of_switches_that_were_congested_once_ends() -> None:
     tracker = SwitchTracker(SwitchesConfig())
     packets = _windows(count=60)
     packets[24:, BEHIND] = 1.0

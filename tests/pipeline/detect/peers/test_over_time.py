@@ -79,9 +79,9 @@ def told(
     return found
 
 
-@pytest.mark.parametrize(("leaf_hosts", "jam", "told_ratio"), [(4, 0.4, 0.4), (4, 0.0, 0.0), (2, 0.4, None)])
-def test_beside_a_jammed_port_stands_how_jammed_its_neighbours_are(
-    leaf_hosts: int, jam: float, told_ratio: float | None
+@pytest.mark.parametrize(("leaf_hosts", "congestion", "told_ratio"), [(4, 0.4, 0.4), (4, 0.0, 0.0), (2, 0.4, None)])
+def test_beside_a_congested_port_stands_how_congested_its_neighbours_are(
+    leaf_hosts: int, congestion: float, told_ratio: float | None
 ) -> None:
     """By the median of the hosts behind the same switch; a single one tells nothing."""
     graph = JobGraph()
@@ -92,7 +92,7 @@ def test_beside_a_jammed_port_stands_how_jammed_its_neighbours_are(
         host[:, PFC] = 100.0
         if window >= 60:
             host[1, PFC] += 5000
-            host[[0, *range(2, leaf_hosts)], PFC] += 5000 * jam
+            host[[0, *range(2, leaf_hosts)], PFC] += 5000 * congestion
 
     [*_, last] = [
         anomaly for _, anomaly in anomalies(congest, 70, graph=graph, hosts=64) if anomaly.component.name == "n01"

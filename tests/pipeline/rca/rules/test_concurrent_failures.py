@@ -77,7 +77,7 @@ def test_who_began_again_after_a_pause_is_known_by_what_did_not_pause() -> None:
     ],
     ids=["later", "another-limit", "no-limit", "idle", "more-to-do", "over"],
 )
-def test_two_that_have_too_little_in_common_are_no_twins(second: Anomaly) -> None:
+def test_two_that_have_too_little_in_common_are_no_concurrent_failures(second: Anomaly) -> None:
     assert _named(_graph(), _shows("n2", SLOW), second) == []
 
 
@@ -106,7 +106,7 @@ def test_two_of_four_are_no_minority() -> None:
     assert _named(_graph(4), _shows("n1", SLOW), _shows("n2", SLOW)) == []
 
 
-def test_the_network_that_two_share_may_be_why_they_are_jammed_but_not_why_their_buses_are_full() -> None:
+def test_the_network_that_two_share_may_be_why_they_are_congested_but_not_why_their_buses_are_full() -> None:
     together = _graph(minipods=2)
 
     assert _named(together, _shows("n1", JAMMED), _shows("n3", JAMMED)) == []
@@ -149,8 +149,8 @@ def test_two_stages_of_one_replica_wait_for_each_other() -> None:
     assert _named(graph, _shows("n2", IDLE), _shows("n3", IDLE), pace=pace) == []
 
 
-@pytest.mark.parametrize(("packets", "named"), [(1000.0, ["n2", "n4"]), (150.0, [])], ids=["as-jammed", "victim"])
-def test_who_is_jammed_because_another_one_is_is_no_twin(packets: float, named: list[str]) -> None:
+@pytest.mark.parametrize(("packets", "named"), [(1000.0, ["n2", "n4"]), (150.0, [])], ids=["as-congested", "victim"])
+def test_who_is_congested_because_another_one_is_is_no_concurrent_failure(packets: float, named: list[str]) -> None:
     first, second = _shows("n2", JAMMED), _shows("n4", JAMMED)
     first.detail["metrics"][0]["value"], second.detail["metrics"][0]["value"] = 2500.0, packets
 

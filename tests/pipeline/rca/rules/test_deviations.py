@@ -20,7 +20,7 @@ from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 T0 = 1_700_000_000 * NS_PER_SECOND
 
 
-def _jam(value: float, expected: float, seconds: int = 60) -> Anomaly:
+def _congestion(value: float, expected: float, seconds: int = 60) -> Anomaly:
     return _deviates("cnp_packets_per_second", "high", value, expected, seconds)
 
 
@@ -43,18 +43,18 @@ def _deviates(name: str, direction: str, value: float, expected: float, seconds:
 @pytest.mark.parametrize(
     ("value", "expected", "tells"),
     [(7000.0, 0.0, True), (7000.0, 500.0, True), (7000.0, 3000.0, False)],
-    ids=["peers-see-none", "peers-see-little", "peers-are-jammed-too"],
+    ids=["peers-see-none", "peers-see-little", "peers-are-congested-too"],
 )
-def test_marks_of_congestion_tell_where_the_peers_are_not_jammed_too(
+def test_marks_of_congestion_tell_where_the_peers_are_not_congested_too(
     value: float, expected: float, tells: bool
 ) -> None:
-    anomaly = _jam(value, expected)
+    anomaly = _congestion(value, expected)
 
     assert alarming([anomaly], MachineRules()) == ([anomaly] if tells else [])
 
 
 def test_a_burst_tells_nothing() -> None:
-    assert alarming([_jam(7000.0, 0.0, seconds=10)], MachineRules()) == []
+    assert alarming([_congestion(7000.0, 0.0, seconds=10)], MachineRules()) == []
 
 
 @pytest.mark.parametrize("name", ["rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"])
@@ -66,10 +66,12 @@ def test_who_moves_more_bytes_than_its_peers_is_not_accused_of_it(name: str) -> 
     assert alarming([less], MachineRules()) == [less]
 
 
-def test_one_of_several_that_are_jammed_together_is_not_told_apart_by_its_pause_frames() -> None:
+def test_one_of_several_that_are_congested_together_is_not_told_apart_by_its_pause_frames() -> None:
     """A switch, or another job: one host pauses its senders, two more are marked, all since the same time."""
     port = _deviates("pfc_tx_packets_per_second", "high", 17000.0, 3.4)
-    marked = [replace(_jam(20000.0, 50.0), component=Component(ComponentKind.HOST, name)) for name in ("n2", "n3")]
+    marked = [
+        replace(_congestion(20000.0, 50.0), component=Component(ComponentKind.HOST, name)) for name in ("n2", "n3")
+    ]
     clock = _deviates("gpu_sm_clock_hertz", "low", 1.0e9, 1.9e9)
 
     assert alarming([port, *marked], MachineRules()) == []

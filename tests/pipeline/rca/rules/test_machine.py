@@ -45,7 +45,7 @@ def test_with_too_few_steps_before_several_far_metrics_are_believed_sooner(
         ("ecn_packets_per_second", 0.05, True),
     ],
 )
-def test_the_most_jammed_one_behind_a_congested_switch_is_not_why(
+def test_the_most_congested_one_behind_a_congested_switch_is_not_why(
     metric: str, neighbours_ratio: float | None, named: bool
 ) -> None:
     anomaly = build_deviation("n3", (0, 60), metric, "high")
@@ -58,12 +58,14 @@ def test_the_most_jammed_one_behind_a_congested_switch_is_not_why(
     assert [finding.fault for finding in found if not finding.only_holds] == [FaultKind.FAIL_SLOW] * named
 
 
-def test_what_else_speaks_against_the_most_jammed_one_still_does() -> None:
+def test_what_else_speaks_against_the_most_congested_one_still_does() -> None:
     """Its clock is down, or it moves half of the bytes."""
-    jam = build_deviation("n3", (0, 60), "pfc_tx_packets_per_second", "high")
-    jam.detail["metrics"][0].update(value=4000.0, expected=100.0, neighbours_ratio=0.4)
-    jam.detail["metrics"].append(build_deviation("n3", (0, 60), "gpu_sm_clock_hertz", "low").detail["metrics"][0])
-    found, _ = find_by_metrics(60, FakeProgress(SLOWER), jam)
+    congestion = build_deviation("n3", (0, 60), "pfc_tx_packets_per_second", "high")
+    congestion.detail["metrics"][0].update(value=4000.0, expected=100.0, neighbours_ratio=0.4)
+    congestion.detail["metrics"].append(
+        build_deviation("n3", (0, 60), "gpu_sm_clock_hertz", "low").detail["metrics"][0]
+    )
+    found, _ = find_by_metrics(60, FakeProgress(SLOWER), congestion)
 
     assert [finding.fault for finding in found] == [FaultKind.FAIL_SLOW]
 

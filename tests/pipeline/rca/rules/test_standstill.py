@@ -184,9 +184,9 @@ class TestStanding:
         ("pfc_tx_packets_per_second", 1, []),
         ("gpu_sm_active_ratio", 80, []),
     ],
-    ids=["its-port-is-jammed", "no-step-ends", "another-way-to-wait"],
+    ids=["its-port-is-congested", "no-step-ends", "another-way-to-wait"],
 )
-def test_a_jammed_port_is_named_in_a_job_that_is_so_slow_that_it_seems_to_stand(
+def test_a_congested_port_is_named_in_a_job_that_is_so_slow_that_it_seems_to_stand(
     metric: str, last_step: float, named: list[str]
 ) -> None:
     """Steps of three times the length leave less than 0.35 of the work per second: that looks like standing."""
