@@ -131,8 +131,8 @@ def lagging_ranks(data: HangInput) -> frozenset[int]:
                 continue
             key = op.comm_id, op.seq
             if key not in finishers:
-                told = finishers[key] = _finishers(data, *key)
-                first[key] = sorted(told, key=lambda host: (told[host], host))[:_WITNESS_COUNT]
+                finished = finishers[key] = _finishers(data, *key)
+                first[key] = sorted(finished, key=lambda host: (finished[host], host))[:_WITNESS_COUNT]
             latest_ns = state.seen_ns - data.settle_ns
             hosts = (*first[key], own)
             ahead.update(

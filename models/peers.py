@@ -149,15 +149,15 @@ def compare(
         config: settings.
         doubted: rows of deviating machines, from which hardly anything is learned, shape (rows,).
     """
-    told = np.flatnonzero(~np.isnan(values).all(axis=0) | ~np.isnan(state.level).all(axis=0))
-    if told.size == values.shape[1]:
+    measured = np.flatnonzero(~np.isnan(values).all(axis=0) | ~np.isnan(state.level).all(axis=0))
+    if measured.size == values.shape[1]:
         return _compare(values, groups, state, scales, config, doubted)
     # Many metrics are collected nowhere: half of the time would be spent on their NaNs.
-    part = state.of_columns(told)
-    window = _compare(values.take(told, 1), groups, part, [scales[column] for column in told], config, doubted)
-    state.put_columns(told, part)
+    part = state.of_columns(measured)
+    window = _compare(values.take(measured, 1), groups, part, [scales[column] for column in measured], config, doubted)
+    state.put_columns(measured, part)
     found = np.full((3, *values.shape), np.nan, np.float32)
-    found[:, :, told] = window.sigmas, window.expected, window.factor
+    found[:, :, measured] = window.sigmas, window.expected, window.factor
     return PeerWindow(*found)
 
 
@@ -358,13 +358,13 @@ def below_all(
     for group in np.unique(groups[groups >= 0]):
         rows = np.flatnonzero(groups == group)
         # A level that waiting alone exceeds by far is the noise of something unused: it measures nothing.
-        told = np.where(median(share[rows], 0) > _UNUSED_SHARE, values[rows], share[rows])
-        middle = median(told, 0)
-        width = MAD_TO_SIGMA * median(np.abs(told - middle), 0)
+        compared = np.where(median(share[rows], 0) > _UNUSED_SHARE, values[rows], share[rows])
+        middle = median(compared, 0)
+        width = MAD_TO_SIGMA * median(np.abs(compared - middle), 0)
         width = np.maximum(width, _SPREAD_SHARE_RATIO * middle)
         with np.errstate(invalid="ignore"):
-            apart = middle - told >= _APART_SPREADS * width
-            found[rows] = (middle > 0) & apart & (told <= most_ratio * middle)
+            apart = middle - compared >= _APART_SPREADS * width
+            found[rows] = (middle > 0) & apart & (compared <= most_ratio * middle)
             if least_share > 0:
                 found[rows] &= median(share[rows], 0) - share[rows] >= least_share
     return found

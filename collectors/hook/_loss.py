@@ -92,17 +92,17 @@ class LossWatch:
         except _UNREADABLE:
             return
 
-    def take(self, step: int, *, is_told: bool) -> list[tuple[int, float]]:
+    def take(self, step: int, *, is_reported: bool) -> list[tuple[int, float]]:
         """Return the (step, loss) pairs that have become known, the oldest step first.
 
         Args:
             step: the step that ends.
-            is_told: whether the script itself has told the step's loss: what was seen of it is dropped.
+            is_reported: whether the script itself has told the step's loss: what was seen of it is dropped.
         """
         if self._copies:
             self._land()
         losses, self._losses = self._losses, {}
-        if is_told:
+        if is_reported:
             losses.pop(step, None)
             for copy in self._copies:
                 if copy.step == step:

@@ -201,10 +201,10 @@ class Recorder:
 
     def take_losses(self) -> None:
         """Take the losses that ``backward`` was called on; the one that the script tells wins."""
-        is_told = self._values["loss"] is not None
-        for step, number in self.losses.take(self.step_number, is_told=is_told):
+        is_reported = self._values["loss"] is not None
+        for step, number in self.losses.take(self.step_number, is_reported=is_reported):
             self._tell_bad("loss", number, step)
-            if not is_told:
+            if not is_reported:
                 self._values["loss"] = number
 
     def _tell_bad(self, what: str, number: float, step: int) -> None:

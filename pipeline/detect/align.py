@@ -45,15 +45,15 @@ class Align:
         self._expected_ticks: dict[str, int] = {}
         """Host -> number of samples that it delivers per slice."""
 
-    def on_means(self, data: Slice, told: Sequence[tuple[int, MetricMeans]]) -> Sequence[AlignedHealth]:
+    def on_means(self, data: Slice, reported: Sequence[tuple[int, MetricMeans]]) -> Sequence[AlignedHealth]:
         """Return one entry per host that is expected or present, ordered by name.
 
         Args:
             data: metric slice, for its time span.
-            told: (table id, means), at most one per table; of a host in several tables the last counts.
+            reported: (table id, means), at most one per table; of a host in several tables the last counts.
         """
         seen: dict[str, AlignedHealth] = {}
-        for table_id, means in told:
+        for table_id, means in reported:
             ticks = np.maximum(1, np.rint((data.end_ns - data.start_ns) / means.tick_ns)).astype(np.int64)
             self._expected_ticks.update(zip(means.hosts, ticks.tolist(), strict=True))
             gaps = np.maximum(0, ticks - means.sample_counts).tolist()

@@ -115,7 +115,7 @@ class ClosedVerdicts:
         self._by_human_ns = dict(map(tuple, state["by_human_ns"]))
 
 
-def _story_of(told: Finding | Verdict) -> str:
+def _story_of(reported: Finding | Verdict) -> str:
     """Return the fault and the suspects of a finding or verdict as a text."""
-    suspects = sorted((one.component.kind.value, one.component.name, one.ranks) for one in told.suspects)
-    return f"{told.fault.value} {suspects}"
+    suspects = sorted((one.component.kind.value, one.component.name, one.ranks) for one in reported.suspects)
+    return f"{reported.fault.value} {suspects}"

@@ -25,9 +25,11 @@ def heard(findings: Sequence[Finding], live: Sequence[Verdict]) -> list[Finding]
         live: open and confirmed verdicts.
     """
     known = [with_known_host(finding, live) for finding in findings]
-    told = [_story(verdict.fault, verdict.suspects) for verdict in live if verdict.fault in STANDSTILL]
-    repeated = {story[1] for one in known if not one.only_holds and (story := _story(one.fault, one.suspects)) in told}
-    ordered = [replace(one, only_holds=True) if _is_second_word(one, repeated, told) else one for one in known]
+    reported = [_story(verdict.fault, verdict.suspects) for verdict in live if verdict.fault in STANDSTILL]
+    repeated = {
+        story[1] for one in known if not one.only_holds and (story := _story(one.fault, one.suspects)) in reported
+    }
+    ordered = [replace(one, only_holds=True) if _is_second_word(one, repeated, reported) else one for one in known]
     return sorted(ordered, key=lambda one: one.fault is not FaultKind.SILENT_CORRUPTION)
 
 
@@ -49,7 +51,7 @@ def _story(fault: FaultKind, suspects: Sequence[Suspect]) -> _Story:
     return fault, frozenset(components(suspects))
 
 
-def _is_second_word(finding: Finding, repeated: set[frozenset[Component]], told: Sequence[_Story]) -> bool:
+def _is_second_word(finding: Finding, repeated: set[frozenset[Component]], reported: Sequence[_Story]) -> bool:
     """Return whether a finding tells otherwise what another one of the slice tells as the live verdict does.
 
     A certain finding (a process is dead) is no second word.
@@ -57,11 +59,11 @@ def _is_second_word(finding: Finding, repeated: set[frozenset[Component]], told:
     Args:
         finding: the finding.
         repeated: suspects whose standstill is told as the verdict tells it.
-        told: fault and suspects of the live verdicts on standstills.
+        reported: fault and suspects of the live verdicts on standstills.
     """
     story = _story(finding.fault, finding.suspects)
     is_standstill = finding.fault in STANDSTILL and bool(finding.suspects)
-    return is_standstill and not finding.certain and story not in told and story[1] in repeated
+    return is_standstill and not finding.certain and story not in reported and story[1] in repeated
 
 
 def is_source_mute(graph: JobGraph, verdict: Verdict, since_ns: int) -> bool:

@@ -271,7 +271,7 @@ def is_spell(verdict: Verdict) -> bool:
     return verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects)
 
 
-def throttles(told: Verdict | Finding) -> bool:
+def throttles(reported: Verdict | Finding) -> bool:
     """Return whether a verdict or finding names throttled GPUs that are as busy as their peers.
 
     A healthy machine that saves, logs, evaluates or waits for data is slow for seconds again and again, too. Its GPUs
@@ -281,9 +281,9 @@ def throttles(told: Verdict | Finding) -> bool:
         evidence.metric in _RESTING
         and evidence.suspect_value is not None
         and evidence.suspect_value < _RESTING_RATIO * (evidence.peer_value or 0.0)
-        for evidence in told.evidence
+        for evidence in reported.evidence
     )
-    return told.cause in _THROTTLING and bool(told.suspects) and not rests
+    return reported.cause in _THROTTLING and bool(reported.suspects) and not rests
 
 
 def is_slow_still(finding: Finding, verdict: Verdict) -> bool:

@@ -127,8 +127,8 @@ class Decide:
         Slowdowns are closed; verdicts that explain the end stay. Silent corruption explains it only where no
         standstill does.
         """
-        is_told = any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
-        over = (*SLOWER, FaultKind.SILENT_CORRUPTION) if is_told else SLOWER
+        is_reported = any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
+        over = (*SLOWER, FaultKind.SILENT_CORRUPTION) if is_reported else SLOWER
         ended = [one for one in self._incidents if one.verdict.fault in over]
         lines = [self._end(one, now_ns, Reason.JOB_ENDED) for one in ended]
         for incident in self._incidents:
@@ -141,11 +141,11 @@ class Decide:
             return not any(incident.verdict.fault in STANDSTILL for incident in self._incidents)
         return finding.fault not in SLOWER and (finding.fault is not FaultKind.HANG or bool(finding.suspects))
 
-    def close_by_human(self, told: Event, now_ns: int) -> list[Verdict]:
+    def close_by_human(self, closing: Event, now_ns: int) -> list[Verdict]:
         """Resolve the incident that a person closes; return its last line, nothing where it is not open."""
         for incident, verdict in [(one, one.verdict) for one in self._incidents]:
-            if verdict.verdict_id == told.payload.get("id"):
-                incident.verdict = replace(verdict, evidence=(said_by(told), *verdict.evidence))
+            if verdict.verdict_id == closing.payload.get("id"):
+                incident.verdict = replace(verdict, evidence=(said_by(closing), *verdict.evidence))
                 line = self._close(incident, now_ns, VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN)
                 self._closed.mark_by_human(verdict, now_ns)
                 return [line]

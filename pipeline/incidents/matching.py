@@ -52,12 +52,12 @@ def _is_apart_from_numbers(incident: Incident, finding: Finding) -> bool:
 
     Lost numbers slow no machine down, end no process by a signal, and give no process another reason to end.
     """
-    told = incident.verdict.fault
-    if FaultKind.SILENT_CORRUPTION not in (finding.fault, told) or finding.fault is told:
+    reported = incident.verdict.fault
+    if FaultKind.SILENT_CORRUPTION not in (finding.fault, reported) or finding.fault is reported:
         return False
     if finding.fault in STANDSTILL:
         return not _ends_itself(finding)
-    return told not in STANDSTILL or not incident.is_wordless
+    return reported not in STANDSTILL or not incident.is_wordless
 
 
 def _share_a_suspect(verdict: Verdict, finding: Finding) -> bool:

@@ -238,40 +238,40 @@ class LifeCheck:
         """Take the next line of its verdict; return what is wrong with it as a sentence, "" for nothing."""
         before = self._last.get(line.verdict_id)
         self._last[line.verdict_id] = line
-        told = f"{line.verdict_id}.{line.update}: {'none' if before is None else before.state} -> {line.state}"
+        change = f"{line.verdict_id}.{line.update}: {'none' if before is None else before.state} -> {line.state}"
         found = transition_of(None if before is None else before.state, line.state, line.reason)
         if found is None:
-            return f"{told} with reason {line.reason}: no such transition"
+            return f"{change} with reason {line.reason}: no such transition"
         if before is not None and line.update <= before.update:
-            return f"{told}: its update follows update {before.update}"
+            return f"{change}: its update follows update {before.update}"
         if before is not None and line.detected_ns < before.detected_ns:
-            return f"{told}: it is {before.detected_ns - line.detected_ns} ns older than the line before"
-        return _wrong_action(found, before, line, told)
+            return f"{change}: it is {before.detected_ns - line.detected_ns} ns older than the line before"
+        return _wrong_action(found, before, line, change)
 
     def see_all(self, lines: Iterable[Verdict]) -> list[str]:
         """Take lines in their order; return a sentence for each that is wrong."""
         return [wrong for line in lines if (wrong := self.see(line))]
 
 
-def _wrong_action(found: Transition, before: Verdict | None, line: Verdict, told: str) -> str:
+def _wrong_action(found: Transition, before: Verdict | None, line: Verdict, change: str) -> str:
     """Return what is wrong with the action of a line, "" for nothing.
 
     Args:
         found: the line's transition.
         before: the line before it.
         line: the line.
-        told: the beginning of the sentence.
+        change: the beginning of the sentence.
     """
     if found.effect in (ActionEffect.CANCELS, ActionEffect.EXPIRES) and line.action is not ActionKind.NONE:
-        return f"{told}: a closed verdict proposes {line.action}"
+        return f"{change}: a closed verdict proposes {line.action}"
     if found.effect is ActionEffect.SOFTENS and line.action is not ActionKind.PROBE:
-        return f"{told}: {line.action} where a probe is due"
+        return f"{change}: {line.action} where a probe is due"
     if before is None or not found.keeps_state:
         return ""
     if (before.fault, before.suspects, before.cause) != (line.fault, line.suspects, line.cause):
-        return f"{told}: {line.reason} changes what is told"
+        return f"{change}: {line.reason} changes what is told"
     if found.effect is ActionEffect.PROLONGS and (before.action is not line.action):
-        return f"{told}: a renewal changes {before.action} to {line.action}"
+        return f"{change}: a renewal changes {before.action} to {line.action}"
     return ""
 
 

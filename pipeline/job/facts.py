@@ -85,8 +85,8 @@ class RankFacts:
         elif event.name == events.STOPPED:
             self._take_stopped(event)
         elif event.name == events.STALL:
-            told = {key: event.payload[key] for key in STALL_KEYS if key in event.payload}
-            self.stall = None if told.get("edge") == "end" else told
+            reported = {key: event.payload[key] for key in STALL_KEYS if key in event.payload}
+            self.stall = None if reported.get("edge") == "end" else reported
             self.stall_ns = event.ts_ns
 
     def _take_stopped(self, event: Event) -> None:
@@ -130,11 +130,13 @@ class HostFacts:
             self.agent_stopped_ns = event.ts_ns if edge == "stop" else 0
 
 
-def _merged_exit(known: ExitFact | None, told: ExitFact) -> ExitFact:
+def _merged_exit(known: ExitFact | None, reported: ExitFact) -> ExitFact:
     """Return what is known of a process's end after an exit event; the same end told again keeps its first time."""
-    if known is None or not known.reported or (known.code, known.signal) != (told.code, told.signal):
-        return told
-    return replace(told, ts_ns=min(told.ts_ns, known.ts_ns), stderr_tail=known.stderr_tail or told.stderr_tail)
+    if known is None or not known.reported or (known.code, known.signal) != (reported.code, reported.signal):
+        return reported
+    return replace(
+        reported, ts_ns=min(reported.ts_ns, known.ts_ns), stderr_tail=known.stderr_tail or reported.stderr_tail
+    )
 
 
 def ended_before_ns(event: Event) -> int:

@@ -114,9 +114,9 @@ class JobGraph:
     def _host_of_block(self, rank: int) -> str:
         """Return the host of a rank by the block layout that other ranks show, "" = they show none."""
         if self._layout is None:
-            told = {rank: facts.host for rank, facts in self.ranks.items() if not is_lone(facts.host)}
+            reported = {rank: facts.host for rank, facts in self.ranks.items() if not is_lone(facts.host)}
             hosts = sum(not is_lone(host) for host in self.hosts)
-            self._layout = block_layout(told, hosts, self.world_size)
+            self._layout = block_layout(reported, hosts, self.world_size)
         size, of_block = self._layout
         return of_block.get(rank // size, "") if of_block else ""
 

@@ -80,10 +80,10 @@ class GroupBook:
             self._votes[group.comm_id] = votes
         if host in votes or len(votes) < _VOTER_COUNT:
             votes[host] = group
-        told = list(votes.values())
-        if told.count(group) == len(told):
+        reported = list(votes.values())
+        if reported.count(group) == len(reported):
             del self._votes[group.comm_id]
-        return known == group or told.count(group) > told.count(known)
+        return known == group or reported.count(group) > reported.count(known)
 
     def take_gone(self) -> Sequence[tuple[str, int]]:
         """Return (host, number of its groups dropped because of its bounds) since the last call."""
@@ -162,8 +162,8 @@ def _ballot_state(votes: Mapping[str, CommGroup]) -> list[Any]:
     """Return the versions of one disputed group, each once, and for each host the index of its version."""
     versions = sorted(set(votes.values()), key=lambda group: (group.kind.value, group.ranks))
     number = {group: at for at, group in enumerate(versions)}
-    told = [[host, number[group]] for host, group in sorted(votes.items())]
-    return [[[group.kind.value, list(group.ranks)] for group in versions], told]
+    reported = [[host, number[group]] for host, group in sorted(votes.items())]
+    return [[[group.kind.value, list(group.ranks)] for group in versions], reported]
 
 
 def _ballot_from(name: str, ballot: Sequence[Any]) -> dict[str, CommGroup]:

@@ -17,7 +17,7 @@ from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics
 from tocsin.pipeline.rca.rules.slow import tells_later
-from tocsin.pipeline.rca.rules.standstill import still_stalled, told_as_unexplained
+from tocsin.pipeline.rca.rules.standstill import reported_as_unexplained, still_stalled
 from tocsin.pipeline.rca.rules.standstill_outlier import find_standstill_outlier
 from tocsin.pipeline.rca.slice_evidence import SliceEvidence, sort_evidence
 from tocsin.pipeline.rca.slow_job import SlowJob
@@ -116,7 +116,7 @@ class Diagnose:
         findings = [*self._slow_job.find_elsewhere(findings, evidence), *findings]
         findings.extend(self._find_standstill(findings, evidence, all_live=exit_reason is None))
         if not any(finding.suspects for finding in findings):
-            findings = self._hardware_causes.accuse_who_told(self._graph, findings, evidence.now_ns)
+            findings = self._hardware_causes.accuse_reporting_hosts(self._graph, findings, evidence.now_ns)
         if exit_reason in (None, Reason.VICTIM) and not any(finding.suspects for finding in findings):
             findings = self._merge_outlier(findings, evidence)
         return findings
@@ -138,7 +138,7 @@ class Diagnose:
             return []
         stands = still_stalled(pace, now_ns)
         unexplained = all_live and all(finding.only_holds for finding in findings)
-        if unexplained and told_as_unexplained(self._graph, now_ns, pace, self._config.machine):
+        if unexplained and reported_as_unexplained(self._graph, now_ns, pace, self._config.machine):
             return [replace(stands, only_holds=False), stands]
         return [stands]
 
@@ -187,7 +187,7 @@ class Diagnose:
         """Return the findings with the hosts that they exonerate and their witnesses."""
         now_ns, waits, hardware = evidence.now_ns, self._trackers.waits, self._trackers.hardware
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
-        findings = self._returned.free(findings, self._graph, silent, waits.told_ns, now_ns)
+        findings = self._returned.free(findings, self._graph, silent, waits.reported_ns, now_ns)
         return tuple(Testimony(self._graph, now_ns, waits, hardware, evidence.pace, silent).of(findings))
 
     def snapshot(self) -> dict[str, bytes]:

@@ -84,7 +84,7 @@ class StoppedJob:
         belied = self.belied.deaths(graph, evidence.pace.median_step_ns)
         graph.disbelieved = belied
         self._dies_in_vain = dies_in_vain(graph, belied)
-        stop, reason = find_stop(graph, evidence.now_ns, stop_config, stood_since_ns, belied, waits.told_ns)
+        stop, reason = find_stop(graph, evidence.now_ns, stop_config, stood_since_ns, belied, waits.reported_ns)
         if stop is None and reason is Reason.VICTIM and evidence.exits:
             stop = find_gone_first(graph, evidence.exits[0], stop_config, stood_since_ns)
         return stop, reason

@@ -84,8 +84,8 @@ class JobHistory:
                     row.optimizer_seconds,
                     row.communication_seconds,
                 )
-                told = tuple(math.nan if value is None else value for value in values)
-                self._steps.keep(row.ts_ns // NS_PER_SECOND, rank, told)
+                reported = tuple(math.nan if value is None else value for value in values)
+                self._steps.keep(row.ts_ns // NS_PER_SECOND, rank, reported)
 
     def take_health(self, health: Sequence[AlignedHealth]) -> None:
         """Add the host metrics of one metric slice."""

@@ -209,8 +209,8 @@ class JobPipeline:
             and (refused.host, refused.reason) not in self._logged_refusals
         ):
             self._logged_refusals.add((refused.host, refused.reason))
-            told = {"job": self.job.job_id, "host": refused.host, "reason": refused.reason.value}
-            _JOB_LOG.warning("not heard", extra={**told, "message_of_letter": refused.sentence})
+            fields = {"job": self.job.job_id, "host": refused.host, "reason": refused.reason.value}
+            _JOB_LOG.warning("not heard", extra={**fields, "message_of_letter": refused.sentence})
 
     def _judge(self, fast: Slice, closings: Sequence[Event]) -> tuple[Sequence[Verdict], Sequence[Anomaly]]:
         self._choose_model(STEPS, self.steps, fast)

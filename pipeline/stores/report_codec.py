@@ -99,11 +99,11 @@ def decode_health(data: bytes) -> list[HostHealth]:
         DecodeError: the bytes are no JSON, or more than ``MAX_REPORT_BYTES``.
         FieldError: a field has a wrong value.
     """
-    told = _object(data, "host_health")
-    job = _job_of(told)
+    fields = _object(data, "host_health")
+    job = _job_of(fields)
     found = []
-    for index, row in enumerate(told.items("minutes")):
-        field = f"{told.field('minutes')}[{index}]"
+    for index, row in enumerate(fields.items("minutes")):
+        field = f"{fields.field('minutes')}[{index}]"
         if not isinstance(row, list) or len(row) != 7:
             raise FieldError(field, row, "an array of seven values")
         names = ("host", "minute_ns", "samples", "late", "gaps", "worst_score", "worst_metric")
@@ -129,8 +129,8 @@ def encode_status(status: JobStatus) -> bytes:
     Raises:
         FieldError: the state holds a value that JSON cannot express.
     """
-    told = {"ts_ns": status.ts_ns, "known": status.is_known, "state": dict(status.state), "models": [*status.models]}
-    return dump_json({**_job_fields(status.job), **told}, "job_status")
+    fields = {"ts_ns": status.ts_ns, "known": status.is_known, "state": dict(status.state), "models": [*status.models]}
+    return dump_json({**_job_fields(status.job), **fields}, "job_status")
 
 
 def decode_status(data: bytes) -> JobStatus:
@@ -140,12 +140,12 @@ def decode_status(data: bytes) -> JobStatus:
         DecodeError: the bytes are no JSON, or more than ``MAX_REPORT_BYTES``.
         FieldError: a field has a wrong value.
     """
-    told = _object(data, "job_status")
-    state = told.mapping("state")
-    if told.boolean("known"):
-        _check_state(ObjectReader(state, told.field("state")))
-    models = [dict(told.items("models")[index]) for index, _ in enumerate(told.objects("models"))]
-    return JobStatus(_job_of(told), told.integer("ts_ns", 0), told.boolean("known"), state, models)
+    fields = _object(data, "job_status")
+    state = fields.mapping("state")
+    if fields.boolean("known"):
+        _check_state(ObjectReader(state, fields.field("state")))
+    models = [dict(fields.items("models")[index]) for index, _ in enumerate(fields.objects("models"))]
+    return JobStatus(_job_of(fields), fields.integer("ts_ns", 0), fields.boolean("known"), state, models)
 
 
 def _check_state(state: ObjectReader) -> None:
@@ -188,9 +188,9 @@ def _job_fields(job: JobKey) -> dict[str, Any]:
     return {"cluster": job.cluster, "job_id": job.job_id, "attempt": job.attempt}
 
 
-def _job_of(told: ObjectReader) -> JobKey:
+def _job_of(fields: ObjectReader) -> JobKey:
     """Return the attempt that a message names."""
-    return JobKey(told.name("cluster"), told.name("job_id"), told.integer("attempt", 0, MAX_ATTEMPT))
+    return JobKey(fields.name("cluster"), fields.name("job_id"), fields.integer("attempt", 0, MAX_ATTEMPT))
 
 
 def _object(data: bytes, path: str) -> ObjectReader:

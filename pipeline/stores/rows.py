@@ -89,7 +89,7 @@ def incident_row(verdict: Verdict, opened_ns: int) -> Row:
         "opened": TimeNs(opened_ns),
         "detected": TimeNs(verdict.detected_ns),
         "expires": TimeNs(verdict.expires_ns),
-        "evidence_json": to_json([{"id": one, **told} for one, told in zip(ids, line["evidence"], strict=True)]),
+        "evidence_json": to_json([{"id": one, **entry} for one, entry in zip(ids, line["evidence"], strict=True)]),
         "evidence_text": [evidence_text(evidence) for evidence in verdict.evidence],
         "summary": summary_of(verdict),
     }

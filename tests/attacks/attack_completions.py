@@ -79,8 +79,8 @@ def _lies(job: FakeJob, form: Sequence[tuple[str, str]]) -> Iterator[JobRecord]:
     for record, kind in form:
         seq, is_done = job.step + 1, record == "completion"
         begin_ns, end_ns = (0, stamp - _MS) if is_done else (stamp - 2 * NS_PER_SECOND, 0)
-        told: Literal["completion", "state"] = "completion" if is_done else "state"
-        rows.append(CollectiveRecord(stamp, told, LIAR, own[kind], "all_reduce", seq, 4096, begin_ns, end_ns))
+        reported: Literal["completion", "state"] = "completion" if is_done else "state"
+        rows.append(CollectiveRecord(stamp, reported, LIAR, own[kind], "all_reduce", seq, 4096, begin_ns, end_ns))
     rows.sort(key=lambda row: (row.ts_ns, row.rank, row.comm_id, row.op_seq))
     yield CollectiveBatch(job.job, job.ranks[LIAR].host, stamp, tuple(rows))
 
@@ -100,7 +100,7 @@ def _names(verdict: Verdict) -> str:
 @attack("H5", "a host that stops its job says that it finished the collective")
 def finished_alone() -> Outcome:
     """Nobody else did: those that wait for it are not taken for the ones that hold it up."""
-    found = {form: told for form in FORMS if (told := judged(form).costly)}
+    found = {form: reported for form in FORMS if (reported := judged(form).costly)}
     return Outcome(len(FORMS), f"innocents to be restarted: {found}", not found)
 
 
@@ -110,9 +110,9 @@ def finished_while_away() -> Outcome:
     found = {}
     for form in FORMS:
         for away_seconds in (42, 51, 60):
-            told = judged(form, away_seconds)
-            if told.costly or told.standing:
-                found[form, away_seconds] = told
+            reported = judged(form, away_seconds)
+            if reported.costly or reported.standing:
+                found[form, away_seconds] = reported
     return Outcome(3 * len(FORMS), f"innocents accused with all agents there: {found}", not found)
 
 

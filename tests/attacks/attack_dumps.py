@@ -54,9 +54,9 @@ def all_doors() -> Outcome:
         wrong.append(f"the Flink driver's counters: {dict(driver.counters)}")
     with tempfile.TemporaryDirectory() as folder:
         wrong += _command(Path(folder) / "command")
-        told = replay_of(Path(folder) / "replay")
-        if told.count("is no whole dump") < len(HOSTILE_DUMPS):
-            wrong.append(f"replay: {told[-500:]}")
+        reported = replay_of(Path(folder) / "replay")
+        if reported.count("is no whole dump") < len(HOSTILE_DUMPS):
+            wrong.append(f"replay: {reported[-500:]}")
     tries = 4 * (len(HOSTILE_DUMPS) + len(ODD_DUMPS))
     bounds = f"at most {MAX_OPCODES} opcodes and {MAX_MADE} containers a dump"
     return Outcome(tries, f"{bounds}; wrong: {wrong}", not wrong)

@@ -59,9 +59,9 @@ def strangers_speak() -> Outcome:
     said = bench.take()
     with bench.spoken_by(LAUNCHER):
         bench.hook("exit", pid=7, code=1)
-    is_told = names(bench.take()) == ["exit"]
-    held = not said and not bench.core.dumps and is_told and len(bench.core.jobs) == 1
-    return Outcome(tries, f"{len(said)} records; the launcher's own exit is {'told' if is_told else 'lost'}", held)
+    is_reported = names(bench.take()) == ["exit"]
+    held = not said and not bench.core.dumps and is_reported and len(bench.core.jobs) == 1
+    return Outcome(tries, f"{len(said)} records; the launcher's own exit is {'told' if is_reported else 'lost'}", held)
 
 
 @attack("C5", "made-up jobs")

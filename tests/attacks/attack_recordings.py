@@ -48,9 +48,9 @@ def rows() -> Outcome:
             peak_kilobytes = child.communicate()[0]
             ender.cancel()
             words.seek(0)
-            told = words.read()
+            reported = words.read()
         took_seconds = time.monotonic() - begin
         peak_megabytes = int(peak_kilobytes or 1 << 30) / 1024
-    refused = child.returncode == 2 and "topology.parquet" in told and "Traceback" not in told
+    refused = child.returncode == 2 and "topology.parquet" in reported and "Traceback" not in reported
     effect = f"{size_bytes} bytes: status {child.returncode}, {took_seconds:.1f} s, {peak_megabytes:.0f} MB at most"
     return Outcome(1, effect, refused and peak_megabytes < 1_000)

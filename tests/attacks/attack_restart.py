@@ -11,7 +11,7 @@ from tests.pipeline.runtime.embedded.restarts import Life, wait_written
 from tocsin.schemas.verdicts import VerdictState
 
 
-def _told(folder: Path, kills: tuple[int, ...]) -> Life:
+def _reported(folder: Path, kills: tuple[int, ...]) -> Life:
     """A rank is killed at second 15; the engine ends without a word at these seconds and starts again."""
     life = Life(folder)
 
@@ -35,7 +35,7 @@ def killed_with_an_open_incident() -> Outcome:
         whole.mkdir()
         killed.mkdir()
         kills = (14, 15, 16, 18, 20)
-        wanted, found = _told(whole, ()), _told(killed, kills)
+        wanted, found = _reported(whole, ()), _reported(killed, kills)
         expired = [one for one in found.store.verdicts if one.state is VerdictState.EXPIRED]
         equal = (found.lines(), found.actions()) == (wanted.lines(), wanted.actions())
         effect = f"{len(found.lines())} lines, {len(wanted.lines())} undisturbed, {len(expired)} expired"
@@ -45,8 +45,7 @@ def killed_with_an_open_incident() -> Outcome:
 @attack("H1", "a real engine killed around onsets", slow=True)
 def a_real_engine_killed_around_onsets() -> Outcome:
     with tempfile.TemporaryDirectory() as name:
-        told = run_live_round(LiveConfig(seed=4, faults_count=9, kills_count=10), Path(name))
-        effect = (
-            f"{told.near_count} near an onset; longest delay {told.delay_seconds:.1f} s; {told.problems[:1] or 'equal'}"
-        )
-        return Outcome(told.kills_count, effect[:500], held=not told.problems and bool(told.said))
+        reported = run_live_round(LiveConfig(seed=4, faults_count=9, kills_count=10), Path(name))
+        problems = reported.problems[:1] or "equal"
+        effect = f"{reported.near_count} near an onset; longest delay {reported.delay_seconds:.1f} s; {problems}"
+        return Outcome(reported.kills_count, effect[:500], held=not reported.problems and bool(reported.said))

@@ -82,28 +82,28 @@ def _under_flood(kind: str) -> Outcome:
             text=True,
         )
         stack.callback(flooder.wait)
-        told: list[dict[str, Any]] = []
-        threading.Thread(target=_listen, args=(client, told), daemon=True).start()
+        reported: list[dict[str, Any]] = []
+        threading.Thread(target=_listen, args=(client, reported), daemon=True).start()
         job = FakeJob(JobShape(rank_count=6, start_ns=(time.time_ns() // NS_PER_SECOND - 1) * NS_PER_SECOND))
         for second in _live_seconds(job, address, KILLED_AFTER_SECONDS + NAMED_WITHIN_SECONDS):
             if second == KILLED_AFTER_SECONDS:
                 job.kill(3)
         status = client.call("status", job_id=job.job.job_id)
         flooder.terminate()
-    of_job = [line for line in told if line["job_id"] == job.job.job_id]
+    of_job = [line for line in reported if line["job_id"] == job.job.job_id]
     named = [suspect["name"] for line in of_job[:1] for suspect in line["suspects"]]
     seconds = (of_job[0]["detected_ns"] - of_job[0]["onset_ns"]) / NS_PER_SECOND if of_job else float("inf")
     late = sum(host["late"] for one in status["jobs"] for name, host in one["hosts"].items() if name.startswith("n"))
-    effect = f"named {named} after {seconds:.1f} s, {late} live records late, {len(told)} lines in all"
+    effect = f"named {named} after {seconds:.1f} s, {late} live records late, {len(reported)} lines in all"
     others = {s["name"] for line in of_job for s in line["suspects"]} - {"n03"}
     return Outcome(1, effect, named == ["n03"] and not others)
 
 
-def _listen(client: ControlClient, told: list[dict[str, Any]]) -> None:
+def _listen(client: ControlClient, reported: list[dict[str, Any]]) -> None:
     """Collect verdict lines until the engine ends."""
     with contextlib.suppress(EngineError):
         for line in client.stream("verdicts", after=0):
-            told.append(line["verdict"])  # noqa: PERF401  # each as it comes: the stream does not end
+            reported.append(line["verdict"])  # noqa: PERF401  # each as it comes: the stream does not end
 
 
 for _kind in ("late", "garbage", "jobs", "hosts"):

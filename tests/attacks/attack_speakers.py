@@ -159,16 +159,16 @@ def made_up_job() -> Outcome:
 @attack("H5", "a liar beside a slow machine")
 def a_liar() -> Outcome:
     """One run of those that the slow attacks repeat."""
-    told = play(1, "slow", seconds=50)
-    effect = f"innocents with a hard action: {sorted(told.innocents)}; fault named: {told.is_named}"
-    return Outcome(1, effect, told.is_named and not told.innocents)
+    reported = play(1, "slow", seconds=50)
+    effect = f"innocents with a hard action: {sorted(reported.innocents)}; fault named: {reported.is_named}"
+    return Outcome(1, effect, reported.is_named and not reported.innocents)
 
 
 @attack("H5", "40 healthy jobs with a liar", slow=True)
 def healthy_jobs() -> Outcome:
     """Without the gate 38 of 40 led to a hard action against an innocent."""
-    told = [play(seed) for seed in range(40)]
-    hard, accused = sum(bool(one.innocents) for one in told), sum(bool(one.accused) for one in told)
+    reported = [play(seed) for seed in range(40)]
+    hard, accused = sum(bool(one.innocents) for one in reported), sum(bool(one.accused) for one in reported)
     effect = (
         f"40 healthy jobs of 16 with a liar: {hard} with a hard action about an innocent, {accused} name one at all"
     )
@@ -176,9 +176,9 @@ def healthy_jobs() -> Outcome:
 
 
 def _faulty(*, own_only: bool) -> Outcome:
-    told = {fault: [play(seed, fault, own_only=own_only) for seed in range(10)] for fault in FAULTS}
-    named = {fault: sum(one.is_named for one in runs) for fault, runs in told.items()}
-    innocents = sum(bool(one.innocents) for runs in told.values() for one in runs)
+    reported = {fault: [play(seed, fault, own_only=own_only) for seed in range(10)] for fault in FAULTS}
+    named = {fault: sum(one.is_named for one in runs) for fault, runs in reported.items()}
+    innocents = sum(bool(one.innocents) for runs in reported.values() for one in runs)
     words = ", ".join(f"{fault} {count}/10" for fault, count in named.items())
     effect = f"30 faulty jobs of 16 with a liar: {words}; {innocents} with a hard action about an innocent"
     return Outcome(30, effect, sum(named.values()) >= 27 and innocents == 0)

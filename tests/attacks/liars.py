@@ -216,10 +216,10 @@ def play(seed: int, fault: str = "", *, own_only: bool = False, seconds: int = 7
         for record in (*job.second(), *(liar.second() if second >= 10 else ())):
             engine.take_record(record)
         verdicts += engine.tick(job.now_ns).verdicts
-    return _told(verdicts, job.ranks[liar_rank].host, f"n{BAD_RANK:02d}" if fault else "", job.shape.start_ns)
+    return _reported(verdicts, job.ranks[liar_rank].host, f"n{BAD_RANK:02d}" if fault else "", job.shape.start_ns)
 
 
-def _told(verdicts: list[Verdict], liar: str, bad: str, start_ns: int) -> Told:
+def _reported(verdicts: list[Verdict], liar: str, bad: str, start_ns: int) -> Told:
     last = {verdict.verdict_id: verdict for verdict in verdicts}
     onset_ns = start_ns + _ONSET_SECONDS * NS_PER_SECOND
     holds = [v for v in last.values() if v.state is not VerdictState.CANCELLED and v.detected_ns >= onset_ns]

@@ -277,10 +277,10 @@ def judged(recording: Recording, model: MinderModel, seed: int | None) -> Result
                 means = of_eight(samples)
             else:
                 means = samples.means if way == "mean" else denoised(samples, table, model, standing_out, way)
-            told = watches[way].take(data, means)
+            reported = watches[way].take(data, means)
             clock[way] += time.process_time() - begin
             if way == "mean":
-                standing_out = {anomaly.component.name for anomaly in told}
+                standing_out = {anomaly.component.name for anomaly in reported}
         for host, (onset_ns, end_ns) in suspects.items():
             if seed is None and onset_ns <= data.start_ns and data.end_ns <= end_ns:
                 result.agreement += agreement(own, samples.means.hosts, host)
@@ -368,10 +368,10 @@ def show(results: Sequence[Result], title: str) -> None:
 
 def show_agreement(results: Sequence[Result]) -> None:
     """Print how often both distances name the same machine."""
-    told = [one for result in results for one in result.agreement]
+    reported = [one for result in results for one in result.agreement]
     print("\nmachine on top, distance to the median against the sum of all pairwise distances, windows within faults")
     for low, high in ((3, 7), (8, 15), (16, 31), (32, 64)):
-        mine = [one for one in told if low <= one[0] <= high]
+        mine = [one for one in reported if low <= one[0] <= high]
         if mine:
             same = sum(one[1] for one in mine) / len(mine)
             faulty = [one for one in mine if one[2]]
@@ -390,8 +390,8 @@ def main() -> None:
     cases = [(FIRST_SEED + n, KINDS[n // 2 % len(KINDS)] if n % 2 else HEALTHY) for n in range(count)]
     # spawn: numpy's threads do not survive a fork
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        told = pool.starmap(one, [(seed, kind, model) for seed, kind in cases], chunksize=2)
-    show([drawn for drawn, _ in told], "samples as drawn")
-    show_agreement([drawn for drawn, _ in told])
-    show([worse for _, worse in told], "spoiled samples")
+        reported = pool.starmap(one, [(seed, kind, model) for seed, kind in cases], chunksize=2)
+    show([drawn for drawn, _ in reported], "samples as drawn")
+    show_agreement([drawn for drawn, _ in reported])
+    show([worse for _, worse in reported], "spoiled samples")
     print(f"{time.perf_counter() - start:.0f} s")

@@ -44,10 +44,10 @@ def model_of() -> OcnnModel:
     return model
 
 
-def table(told: list[Told]) -> None:
+def table(reported: list[Told]) -> None:
     """Print recall by kind, then what was said of healthy machines."""
     by_kind: dict[str, list[Told]] = defaultdict(list)
-    for one in told:
+    for one in reported:
         by_kind[one.kind].append(one)
     print(f"{'kind':24} cases" + "".join(f"  {name:>8} found, median s, wrong" for name in DETECTORS))
     for kind, ones in sorted(by_kind.items()):
@@ -57,9 +57,9 @@ def table(told: list[Told]) -> None:
             middle = f"{statistics.median(delays):.0f}" if delays else "-"
             cells.append(f"  {len(delays):>14}, {middle:>8}, {sum(one.wrong[name] for one in ones):>5}")
         print(f"{kind:24} {len(ones):>5}{''.join(cells)}")
-    days = sum(one.machine_days for one in told)
-    wrong: Counter[str] = sum((one.wrong for one in told), Counter())
-    faults = sum(one.kind != HEALTHY for one in told)
+    days = sum(one.machine_days for one in reported)
+    wrong: Counter[str] = sum((one.wrong for one in reported), Counter())
+    faults = sum(one.kind != HEALTHY for one in reported)
     print(f"\nbase rate: {faults} faults in {days:.1f} machine-days; hosts named that were not at fault:", end=" ")
     print(", ".join(f"{name} {wrong[name]} ({wrong[name] / days:.2f} per machine-day)" for name in DETECTORS))
 
@@ -68,6 +68,8 @@ def main() -> None:
     """Train or read the network, print the table."""
     count = int(os.environ.get("TOCSIN_BENCH_CASES", "200"))
     model = model_of()
-    told = [told_of(case, model) for kind in (None, HEALTHY) for case in cases(604, max(1, count // 2), kind, "held")]
-    table(told)
+    reported = [
+        told_of(case, model) for kind in (None, HEALTHY) for case in cases(604, max(1, count // 2), kind, "held")
+    ]
+    table(reported)
     print(ablation(605, max(4, count // 5)).sentence)

@@ -54,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = quiet_jobs(args.machine_days, args.first_seed)
     known = _read(args.keep)
     begin, told_now = time.perf_counter(), Told()
-    for job, told in _play([job for job in jobs if job.seed not in known], args):
-        known[job.seed] = told
-        told_now.add(told)
-        for found in told.found:
+    for job, reported in _play([job for job in jobs if job.seed not in known], args):
+        known[job.seed] = reported
+        told_now.add(reported)
+        for found in reported.found:
             print(json.dumps(found), flush=True)
         if args.keep is not None:
             with args.keep.open("a") as file:
-                file.write(json.dumps({"seed": job.seed, **asdict(told)}) + "\n")
+                file.write(json.dumps({"seed": job.seed, **asdict(reported)}) + "\n")
     print(report([(job, known[job.seed]) for job in jobs if job.seed in known]))
     missing = sum(job.seed not in known for job in jobs)
     if missing:
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{60 * told_now.machine_days / max(told_now.cpu_seconds, 1e-9):.1f} a minute of one core), "
         f"largest process {peak:.0f} MB"
     )
-    return int(any(told.page_count or told.eviction_count for told in known.values()))
+    return int(any(reported.page_count or reported.eviction_count for reported in known.values()))
 
 
 def _read(path: Path | None) -> dict[int, Told]:
@@ -93,9 +93,9 @@ def _play(jobs: Sequence[QuietJob], args: argparse.Namespace) -> Iterator[tuple[
     # spawn: numpy's threads do not survive a fork; a process for each few jobs gives its memory back
     with multiprocessing.get_context("spawn").Pool(args.processes, maxtasksperchild=8) as pool:
         tasks = [(job, args.ranges, deadline) for job in mixed]
-        for job, told in pool.imap_unordered(_one, tasks):
-            if told is not None:
-                yield job, told
+        for job, reported in pool.imap_unordered(_one, tasks):
+            if reported is not None:
+                yield job, reported
 
 
 def _one(task: tuple[QuietJob, str, float]) -> tuple[QuietJob, Told | None]:
@@ -109,20 +109,20 @@ def _one(task: tuple[QuietJob, str, float]) -> tuple[QuietJob, Told | None]:
 def report(heard: Sequence[tuple[QuietJob, Told]]) -> str:
     """The table: by size of job, then by detector, reason and cause."""
     total = Told()
-    for _, told in heard:
-        total.add(told)
+    for _, reported in heard:
+        total.add(reported)
     lines = [
         f"{len(heard)} healthy jobs, {total.machine_days:.0f} machine-days",
         "",
         _HEAD,
     ]
     for low, high, _ in sorted(BANDS):
-        chosen = [told for job, told in heard if low <= job.host_count <= high]
+        chosen = [reported for job, reported in heard if low <= job.host_count <= high]
         lines.append(_row(f"{low}-{high}", chosen))
-    lines.append(_row("all", [told for _, told in heard]))
+    lines.append(_row("all", [reported for _, reported in heard]))
     for title in ("detector", "reason", "cause", "metric", "action"):
         lines += _by(title, total.found)
-    large = sum(told.machine_days for job, told in heard if job.host_count >= 1024)
+    large = sum(reported.machine_days for job, reported in heard if job.host_count >= 1024)
     lines += ["", f"in jobs of 1,024 hosts or more: {large / max(total.machine_days, 1e-9):.0%} of the machine-days"]
     for what, count in (("page", total.page_count), ("propose an eviction", total.eviction_count)):
         bound = upper_bound(count) / max(total.machine_days, 1e-9)
@@ -132,8 +132,8 @@ def report(heard: Sequence[tuple[QuietJob, Told]]) -> str:
 
 def _row(name: str, chosen: Sequence[Told]) -> str:
     total = Told()
-    for told in chosen:
-        total.add(told)
+    for reported in chosen:
+        total.add(reported)
     bound = upper_bound(total.page_count) / total.machine_days if total.machine_days else math.nan
     return (
         f"{name:>11} {len(chosen):>5} {total.machine_days:>12.1f} {total.verdict_count:>8} {total.named_count:>5}"

@@ -207,19 +207,19 @@ def tell(lines: Iterable[Verdict], machine_days: float, about: dict[str, Any]) -
         machine_days: of the job.
         about: what the table says of where they come from.
     """
-    told = Told(machine_days)
+    reported = Told(machine_days)
     by_id: dict[str, list[Verdict]] = {}
     for line in lines:
         by_id.setdefault(line.verdict_id, []).append(line)
     for updates in by_id.values():
-        told.verdict_count += 1
-        told.named_count += names_somebody(updates)
+        reported.verdict_count += 1
+        reported.named_count += names_somebody(updates)
         is_page, is_eviction = pages(updates), evicts(updates)
-        told.page_count += is_page
-        told.eviction_count += is_eviction
+        reported.page_count += is_page
+        reported.eviction_count += is_eviction
         if is_page or is_eviction:
-            told.found.append({**about, **_described(updates), "page": is_page, "eviction": is_eviction})
-    return told
+            reported.found.append({**about, **_described(updates), "page": is_page, "eviction": is_eviction})
+    return reported
 
 
 def _described(updates: Sequence[Verdict]) -> dict[str, Any]:
@@ -269,6 +269,6 @@ def hear(job: QuietJob, ranges: Half) -> Told:
         "innocents": sorted({name for case in cases for name in case.plan.benign_disturbances}),
     }
     days = sum((case.end_ns - case.shape.start_ns) / NS_PER_SECOND / DAY_SECONDS for case in cases)
-    told = tell(listen(cases), days * shape.host_count, about)
-    told.cpu_seconds = time.process_time() - begin
-    return told
+    reported = tell(listen(cases), days * shape.host_count, about)
+    reported.cpu_seconds = time.process_time() - begin
+    return reported

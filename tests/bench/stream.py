@@ -230,7 +230,7 @@ class Chain:
         ended = threading.Event()
         sampler = threading.Thread(target=_sample, args=(parts, lag, ended), daemon=True)
         sampler.start()
-        told = json.loads(load.stdout.readline())
+        reported = json.loads(load.stdout.readline())
         wall = time.monotonic() - begin
         busy_share = (busy_seconds() - busy) / wall / (os.cpu_count() or 1)
         spent = _spent(parts, threads)
@@ -244,7 +244,7 @@ class Chain:
         ended.set()
         sampler.join()
         used = {name: part.total_seconds() - before[name] for name, part in parts.items()}
-        self._print(begun, told, rows, wanted, used, parts)
+        self._print(begun, reported, rows, wanted, used, parts)
         self._tell(came, lag)
         print(f"what bounds it: {what_bounds(busy_share, {name: share / wall for share, name in spent})}", flush=True)
         if self._args.threads:
@@ -268,7 +268,7 @@ class Chain:
     def _print(
         self,
         begun: dict[str, float],
-        told: dict[str, float],
+        reported: dict[str, float],
         rows: FloatArray,
         wanted: int,
         used: dict[str, float],
@@ -281,8 +281,9 @@ class Chain:
         jobs = f"{args.hosts} hosts in {args.jobs} jobs {where} {args.parallelism} slots"
         print(f"{jobs}, {args.seconds} s, frames {how}")
         print(
-            f"load: {told['records']} records, {told['bytes'] / 1e6:.0f} MB, {told['cpu_seconds']} s of CPU (not the "
-            f"pipeline's), longest send {told['longest_send_seconds']} s, late {begun['prepared_late_seconds']} s"
+            f"load: {reported['records']} records, {reported['bytes'] / 1e6:.0f} MB, "
+            f"{reported['cpu_seconds']} s of CPU (not the pipeline's), "
+            f"longest send {reported['longest_send_seconds']} s, late {begun['prepared_late_seconds']} s"
         )
         if rows.size:
             early = rows[:, 0] < np.median(rows[:, 0])

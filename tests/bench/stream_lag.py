@@ -72,12 +72,12 @@ class LagMeter:
 
     def task_lines(self) -> list[str]:
         """How the job's parts spent their time: the first one that is busy holds up all before it."""
-        told = []
+        reported = []
         for name, times in self.tasks.items():
             busy = np.mean([one.busy_ratio for one in times])
             held_up = np.mean([one.held_up_ratio for one in times])
-            told.append(f"{busy:7.0%} busy {held_up:7.0%} held up  {name[:_NAME_COUNT]}")
-        return told
+            reported.append(f"{busy:7.0%} busy {held_up:7.0%} held up  {name[:_NAME_COUNT]}")
+        return reported
 
     def grows(self) -> bool:
         """Whether more waits in the second half than in the first, by more than noise."""

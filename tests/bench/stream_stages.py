@@ -65,8 +65,8 @@ def stage_lines(rows: Sequence[Arrival], said: dict[str, float]) -> list[str]:
         return ["stages: no canary was found in Kafka"]
     first = np.array([said[one.verdict_id] - one.end_seconds for one in known])
     second = np.array([one.row_seconds for one in known]) - first
-    told = []
+    reported = []
     for name, values in (("slice end -> Kafka", first), ("Kafka -> row in ClickHouse", second)):
         p50, p99 = np.percentile(values, (50, 99))
-        told.append(f"{name}: p50 {p50:.2f} s, p99 {p99:.2f} s, max {values.max():.2f} s")
-    return told
+        reported.append(f"{name}: p50 {p50:.2f} s, p99 {p99:.2f} s, max {values.max():.2f} s")
+    return reported

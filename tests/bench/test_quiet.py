@@ -102,41 +102,41 @@ def test_an_eviction_counts_even_when_it_is_taken_back() -> None:
 
 
 def test_who_was_named_for_a_second_is_counted_apart() -> None:
-    told = tell([_line(VerdictState.OPEN), _line(VerdictState.CANCELLED, **CLOSED)], 2.0, {})
+    reported = tell([_line(VerdictState.OPEN), _line(VerdictState.CANCELLED, **CLOSED)], 2.0, {})
 
-    assert (told.verdict_count, told.named_count, told.page_count, told.eviction_count) == (1, 1, 0, 0)
+    assert (reported.verdict_count, reported.named_count, reported.page_count, reported.eviction_count) == (1, 1, 0, 0)
     assert not names_somebody([_line(VerdictState.OPEN, fault=FaultKind.DEGRADED)])
 
 
 def test_what_is_found_says_where_it_comes_from() -> None:
     lines = [_line(VerdictState.CONFIRMED, action=ActionKind.EVICT), _line(VerdictState.RESOLVED, **CLOSED)]
 
-    told = tell(lines, 2.0, {"seed": 7})
+    reported = tell(lines, 2.0, {"seed": 7})
 
-    assert told.found[0]["seed"] == 7
-    assert told.found[0]["detector"] == "peers"
-    assert told.found[0]["action"] == "evict"
-    assert told.found[0]["suspects"] == ["n1"]
+    assert reported.found[0]["seed"] == 7
+    assert reported.found[0]["detector"] == "peers"
+    assert reported.found[0]["action"] == "evict"
+    assert reported.found[0]["suspects"] == ["n1"]
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("pcie_downgrade", 0), ("gpu_card_drop", 4), ("machine_unreachable", 6)])
 def test_a_planted_fault_pages(kind: str, seed: int) -> None:
     case = draw_case(seed, (6, 8), kind, "fit", duration_seconds=300.0)
 
-    told = tell(listen([case]), 1.0, {})
+    reported = tell(listen([case]), 1.0, {})
 
-    assert told.page_count >= 1
+    assert reported.page_count >= 1
     assert case.truth()["faults"][0]["suspects"][0]["name"] in {
-        name for found in told.found for name in found["suspects"]
+        name for found in reported.found for name in found["suspects"]
     }
 
 
 def test_a_slow_machine_is_proposed_for_eviction_in_the_end() -> None:
     case = draw_case(0, (6, 8), "power_cap", "fit", duration_seconds=300.0)
 
-    told = tell(listen([case]), 1.0, {})
+    reported = tell(listen([case]), 1.0, {})
 
-    assert told.eviction_count >= 1
+    assert reported.eviction_count >= 1
 
 
 # -- the jobs ----------------------------------------------------------------------------
@@ -213,9 +213,9 @@ def test_the_upper_bound_is_poissons(count: int, wanted: float) -> None:
     assert quiet.upper_bound(count) == pytest.approx(wanted, abs=1e-3)
 
 
-def _kept(path: Path, told: Told) -> None:
+def _kept(path: Path, reported: Told) -> None:
     jobs = quiet_jobs(0.5, 9)
-    lines = [json.dumps({"seed": job.seed, **asdict(told if job is jobs[0] else Told(1.0))}) for job in jobs]
+    lines = [json.dumps({"seed": job.seed, **asdict(reported if job is jobs[0] else Told(1.0))}) for job in jobs]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -225,10 +225,10 @@ def test_a_page_makes_the_run_fail_and_stands_in_the_table(tmp_path: Path, capsy
     _kept(kept, tell([_line(VerdictState.CONFIRMED, action=ActionKind.EVICT)], 1.0, {"seed": 1}))
 
     assert quiet.main(arguments) == 1
-    told = capsys.readouterr().out
-    assert "verdicts that page: 1, at most" in told
-    assert "verdicts that propose an eviction: 1" in told
-    assert "by detector: peers 1" in told
+    reported = capsys.readouterr().out
+    assert "verdicts that page: 1, at most" in reported
+    assert "verdicts that propose an eviction: 1" in reported
+    assert "by detector: peers 1" in reported
 
     _kept(kept, Told(1.0))
     assert quiet.main(arguments) == 0

@@ -123,25 +123,25 @@ def run_agent_round(config: AgentConfig, distributed: Distributed, prefix: str) 
         play_together([play], chain.settings, prefix, Pace(config.speed).on_second, lambda one: one.host != host)
         agent.join()
         crashes.join()
-        told = Told([], Counter({AGENT: agent.kill_count}))
-        told.problems += [agent.error] if agent.error else []
+        reported = Told([], Counter({AGENT: agent.kill_count}))
+        reported.problems += [agent.error] if agent.error else []
         if not chain.wait_settled(SETTLE_SECONDS):
-            told.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
+            reported.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
         if chain.rest.failures(chain.job_id()):
-            told.problems.append("the Flink job was restarted: what was late is not known (docs/chaos.md)")
+            reported.problems.append("the Flink job was restarted: what was late is not known (docs/chaos.md)")
         lines = [line for _, line in chain.lines()]
         held = held_records(chain.settings, prefix)
     verdicts = judged(held)
     write_embedded(folder / "data", verdicts)
     wanted, found = read_tables(folder / "data"), read_tables(folder / "data", distributed.clickhouse)
-    told.outcomes = [outcome(play, verdicts, lines, wanted, found)]
-    told.problems += _against(verdicts, host)
+    reported.outcomes = [outcome(play, verdicts, lines, wanted, found)]
+    reported.problems += _against(verdicts, host)
     nobodys = Tick | ModelAnnouncement
     sent_count = len({encode(record) for record in held if not isinstance(record, nobodys) and record.host == host})
     print(f"  {host}: {sent_count} of {count} records were in time")
     if sent_count == count:
-        told.problems.append(f"{host} has no gap: nothing was tried")
-    return told
+        reported.problems.append(f"{host} has no gap: nothing was tried")
+    return reported
 
 
 def _crash(config: AgentConfig, distributed: Distributed) -> None:
@@ -154,7 +154,7 @@ def _crash(config: AgentConfig, distributed: Distributed) -> None:
 def held_records(settings: KafkaSettings, prefix: str) -> list[Record]:
     """All records and ticks of the inputs that were not late, by time."""
     headers = [dict(dead_letter.headers) for dead_letter in _read(settings, prefix, LATE)]
-    late = {(told["topic"].decode(), int(told["partition"]), int(told["offset"])) for told in headers}
+    late = {(reported["topic"].decode(), int(reported["partition"]), int(reported["offset"])) for reported in headers}
     found = {
         (record.topic, record.partition, record.offset): decode(record.value)
         for name in INPUTS

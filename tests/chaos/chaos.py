@@ -63,14 +63,14 @@ class Tally:
         if path is not None:
             path.write_text(json.dumps(vars(self), indent=1) + "\n")
 
-    def add(self, told: Told, seed: str) -> None:
+    def add(self, reported: Told, seed: str) -> None:
         """Count a round."""
         self.seeds.append(seed)
-        self.kills += told.counts
-        for component in told.counts:
+        self.kills += reported.counts
+        for component in reported.counts:
             self.rounds[component] += 1
-            self.unequal[component] += not told.is_equal
-        for component, seconds in told.recovery_seconds.items():
+            self.unequal[component] += not reported.is_equal
+        for component, seconds in reported.recovery_seconds.items():
             self.recovery_seconds[component] = max(self.recovery_seconds.get(component, 0.0), seconds)
 
     def text(self) -> str:
@@ -107,9 +107,9 @@ def main() -> int:
         print(f"round with seed {seed}{', exactly-once' if is_exactly_once else ''}", flush=True)
         folder = Path(tempfile.mkdtemp(prefix="tocsin-chaos-", dir=args.folder))
         begun = time.monotonic()
-        told = _agent(seed, folder, is_exactly_once) if is_agent else _round(args, seed, folder, is_exactly_once)
-        _print(told, time.monotonic() - begun, folder, is_kept=args.folder is not None)
-        tally.add(told, f"{seed}{' exactly-once' if is_exactly_once else ''}{' agent' if is_agent else ''}")
+        reported = _agent(seed, folder, is_exactly_once) if is_agent else _round(args, seed, folder, is_exactly_once)
+        _print(reported, time.monotonic() - begun, folder, is_kept=args.folder is not None)
+        tally.add(reported, f"{seed}{' exactly-once' if is_exactly_once else ''}{' agent' if is_agent else ''}")
         tally.write(args.tally)
         done += 1
     print(tally.text())
@@ -122,10 +122,10 @@ def _embedded(args: argparse.Namespace) -> int:
     for number in range(max(1, args.rounds)):
         folder = Path(tempfile.mkdtemp(prefix="tocsin-live-", dir=args.folder))
         print(f"round with seed {args.seed + number}, {args.kills} kills", flush=True)
-        told = run_live_round(LiveConfig(args.seed + number, kills_count=args.kills), folder)
-        problems += len(told.problems)
-        print(told.text(), flush=True)
-        if told.problems or args.folder is not None:
+        reported = run_live_round(LiveConfig(args.seed + number, kills_count=args.kills), folder)
+        problems += len(reported.problems)
+        print(reported.text(), flush=True)
+        if reported.problems or args.folder is not None:
             print(f"  all that it wrote: {folder}", flush=True)
         else:
             shutil.rmtree(folder)
@@ -142,12 +142,15 @@ def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Told:
         return run_agent_round(AgentConfig(seed, is_exactly_once, crashes_count=2), distributed, "chaos")
 
 
-def _print(told: Told, seconds: float, folder: Path, *, is_kept: bool) -> None:
-    print(table_text(told.outcomes))
-    for problem in told.problems:
+def _print(reported: Told, seconds: float, folder: Path, *, is_kept: bool) -> None:
+    print(table_text(reported.outcomes))
+    for problem in reported.problems:
         print(f"  {problem}")
-    print(f"  {told.counts.total()} kills in {seconds:.0f} s, {'equal' if told.is_equal else 'DIFFERS'}", flush=True)
-    if told.is_equal and not is_kept:
+    print(
+        f"  {reported.counts.total()} kills in {seconds:.0f} s, {'equal' if reported.is_equal else 'DIFFERS'}",
+        flush=True,
+    )
+    if reported.is_equal and not is_kept:
         shutil.rmtree(folder)
     else:
         print(f"  all that it wrote: {folder}", flush=True)

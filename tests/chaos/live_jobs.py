@@ -95,7 +95,7 @@ class Job:
         rows = [fake_rank.ROW.pack(0, 1.0, 0.0, 0, 0) for _ in HOSTS]
         self._board.write_bytes(b"".join(rows))
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def run(self, begun: float) -> None:
         """Be healthy, ail, be watched, end: in time."""
@@ -124,11 +124,11 @@ class Job:
 
     def _supervise(self) -> None:
         """Tell each process's end to its agent, as ``tocsin exec`` does."""
-        while len(self._told) < len(HOSTS):
+        while len(self._reported) < len(HOSTS):
             for rank, process in enumerate(self._processes):
                 status = process.poll()
-                if status is not None and rank not in self._told:
-                    self._told.add(rank)
+                if status is not None and rank not in self._reported:
+                    self._reported.add(rank)
                     job = (_CLUSTER, self.fault.job_id, 0)
                     tail = "RuntimeError: boom" if self.fault.kind == "crash" and rank == self.fault.rank else ""
                     code = 1 if tail else status

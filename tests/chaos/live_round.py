@@ -184,8 +184,8 @@ def run_live_round(config: LiveConfig, folder: Path) -> LiveTold:
     moments = kills_of(config, faults)
     engine = Engine(folder)
     agents = Agents(folder, engine.address)
-    told = LiveTold(kills_count=len(moments))
-    told.near_count = sum(any(abs(at - one.onset_seconds) <= 2.0 for one in faults) for at in moments)
+    reported = LiveTold(kills_count=len(moments))
+    reported.near_count = sum(any(abs(at - one.onset_seconds) <= 2.0 for one in faults) for at in moments)
     try:
         engine.start()
         agents.start()
@@ -201,8 +201,8 @@ def run_live_round(config: LiveConfig, folder: Path) -> LiveTold:
         engine.child.kill()
     wanted = undisturbed(folder, last_ns)
     write_embedded(folder / "undisturbed", wanted)
-    _compare(told, engine, follower, wanted, last_ns)
-    return told
+    _compare(reported, engine, follower, wanted, last_ns)
+    return reported
 
 
 def _play(config: LiveConfig, faults: list[Fault], moments: list[float], engine: Engine, agents: Agents) -> None:
@@ -232,35 +232,35 @@ def undisturbed(folder: Path, last_ns: int) -> list[Verdict]:
     return verdicts
 
 
-def _compare(told: LiveTold, engine: Engine, follower: Follower, wanted: list[Verdict], last_ns: int) -> None:
-    told.restart_seconds = max(((back - gone) / NS_PER_SECOND for gone, back in engine.absences), default=0.0)
+def _compare(reported: LiveTold, engine: Engine, follower: Follower, wanted: list[Verdict], last_ns: int) -> None:
+    reported.restart_seconds = max(((back - gone) / NS_PER_SECOND for gone, back in engine.absences), default=0.0)
     lines = [line for _, line in follower.lines if line["detected_ns"] <= last_ns]
     names = Counter((line["id"], line["update"]) for line in lines)
     twice = [name for name, count in names.items() if count > 1]
     if twice:
-        told.problems.append(f"{len(twice)} lines were said twice, first {twice[0]}")
+        reported.problems.append(f"{len(twice)} lines were said twice, first {twice[0]}")
     expired = [line["id"] for line in lines if line["state"] == "expired"]
     if expired:
-        told.problems.append(f"{len(expired)} verdicts expired")
+        reported.problems.append(f"{len(expired)} verdicts expired")
     ours = {(v.verdict_id, v.update): _shown(v.to_line()) for v in wanted}
     theirs = {(line["id"], line["update"]): _shown(line) for line in lines}
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
-            told.problems.append(f"{name}: {theirs.get(name)}, must be {ours.get(name)}")
+            reported.problems.append(f"{name}: {theirs.get(name)}, must be {ours.get(name)}")
     tables, found = read_tables(engine.data.parent / "undisturbed"), read_tables(engine.data)
     for job in sorted(tables.keys() | found.keys()):
         if text := difference(tables.get(job, {}), found.get(job, {})):
-            told.problems.append(f"{job}: {text}")
-    told.delay_seconds = max(
+            reported.problems.append(f"{job}: {text}")
+    reported.delay_seconds = max(
         (
             (when_ns - engine.back_ns(line["detected_ns"])) / NS_PER_SECOND - _USUAL_DELAY_SECONDS
             for when_ns, line in follower.lines
         ),
         default=0.0,
     )
-    if told.delay_seconds > _MOST_AFTER_RESTART_SECONDS:
-        told.problems.append(f"a verdict came {told.delay_seconds:.1f} s after the restart")
-    told.said = Counter(v.cause for v in wanted if v.update == 0)
+    if reported.delay_seconds > _MOST_AFTER_RESTART_SECONDS:
+        reported.problems.append(f"a verdict came {reported.delay_seconds:.1f} s after the restart")
+    reported.said = Counter(v.cause for v in wanted if v.update == 0)
 
 
 def _shown(line: dict[str, Any]) -> dict[str, Any]:

@@ -60,9 +60,9 @@ def outcome(
 ) -> Outcome:
     """Compare the topic's lines, then the tables."""
     own = [encode_verdict(verdict) for verdict in said]
-    told = list(dict.fromkeys(lines))
-    differs = line_difference(own, told) or difference(wanted.get(play.job_id, {}), found.get(play.job_id, {}))
-    return Outcome(play.name, len(own), len(lines) - len(told), differs)
+    reported = list(dict.fromkeys(lines))
+    differs = line_difference(own, reported) or difference(wanted.get(play.job_id, {}), found.get(play.job_id, {}))
+    return Outcome(play.name, len(own), len(lines) - len(reported), differs)
 
 
 def line_difference(wanted: Sequence[bytes], found: Sequence[bytes]) -> str:

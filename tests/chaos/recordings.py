@@ -53,15 +53,18 @@ def _outside(folder: Path) -> Named:
         tables[f"attempts-{fault}"] = moved(fault, attempt=True, crash=True)
     for name, found in tables.items():
         seconds = 360.0 if "-" in name else 240.0
-        yield name, read_recording(write_folder(folder / name, arrow(found), told=manifest(seconds)))
-    yield "all-tables", read_recording(write_folder(folder / "all", good_tables(), told=manifest(240)))
+        yield name, read_recording(write_folder(folder / name, arrow(found), reported=manifest(seconds)))
+    yield "all-tables", read_recording(write_folder(folder / "all", good_tables(), reported=manifest(240)))
 
 
 def _dumps(folder: Path) -> Named:
     """Flight recorders' files: of model jobs, and two real sets where the shared data are there."""
     named = {"topology": topology()}
     for kind in ("cpu_stall",):
-        yield f"dumps-{kind}", read_recording(write_folder(model_dumps(folder / kind, kind), named, told=manifest(300)))
+        yield (
+            f"dumps-{kind}",
+            read_recording(write_folder(model_dumps(folder / kind, kind), named, reported=manifest(300))),
+        )
     shared = Path(os.environ.get("TOCSIN_SHARED_DATA") or ROOT.parent / "shared" / "data")
     for name in REAL_SETS if shared.is_dir() else ():
         (folder / name).mkdir(parents=True)

@@ -88,17 +88,17 @@ def run_round(config: RoundConfig, folder: Path) -> Told:
         reaper.join()
         cluster.check()
         chain = Chain(settings, PREFIX, cluster.rest, JOB, f"{PREFIX}.flink")
-        told = Told([], reaper.counts, reaper.recovery_seconds, [reaper.error] if reaper.error else [])
+        reported = Told([], reaper.counts, reaper.recovery_seconds, [reaper.error] if reaper.error else [])
         if not chain.wait_settled(SETTLE_SECONDS):
-            told.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
+            reported.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
         lines = chain.lines()
         wanted, found = read_tables(data), read_tables(data, parse_address(cluster.state.addresses["clickhouse"]))
-    told.outcomes = [
+    reported.outcomes = [
         outcome(play, said[play.job_id], [line for job, line in lines if job == play.job_id], wanted, found)
         for play in plays
     ]
-    told.problems += _doubled(told.outcomes) if config.is_exactly_once else []
-    return told
+    reported.problems += _doubled(reported.outcomes) if config.is_exactly_once else []
+    return reported
 
 
 def _doubled(outcomes: Sequence[Outcome]) -> list[str]:

@@ -21,9 +21,9 @@ def test_a_host_whose_agent_dies_is_judged_by_what_came_of_it(
 ) -> None:
     distributed = Distributed(kafka_broker, flink_cluster, clickhouse_endpoint, tmp_path)
     config = AgentConfig(seed=1, speed=12.0, stream_seconds=300.0, life_seconds=(2.0, 4.0), gap_seconds=(0.2, 1.0))
-    told = run_agent_round(config, distributed, topic_prefix)
+    reported = run_agent_round(config, distributed, topic_prefix)
 
-    print(table_text(told.outcomes))
-    assert told.problems == []
-    assert [one.differs for one in told.outcomes] == [""]
-    assert told.counts[AGENT] >= 1  # that the host has a gap is among the problems, however slow the machine is
+    print(table_text(reported.outcomes))
+    assert reported.problems == []
+    assert [one.differs for one in reported.outcomes] == [""]
+    assert reported.counts[AGENT] >= 1  # that the host has a gap is among the problems, however slow the machine is

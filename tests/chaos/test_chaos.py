@@ -32,10 +32,10 @@ def test_each_part_killed_once_while_a_stream_is_played(tmp_path: Path, *, is_ex
         faults_count=2,
         stream_seconds=300.0,
     )
-    told = run_round(config, tmp_path)
+    reported = run_round(config, tmp_path)
 
-    print(table_text(told.outcomes), told.recovery_seconds)
-    assert told.problems == []
-    assert [one.differs for one in told.outcomes] == [""] * config.jobs_count
-    assert all(one.line_count for one in told.outcomes)
-    assert told.counts == dict.fromkeys(COMPONENTS, 1)
+    print(table_text(reported.outcomes), reported.recovery_seconds)
+    assert reported.problems == []
+    assert [one.differs for one in reported.outcomes] == [""] * config.jobs_count
+    assert all(one.line_count for one in reported.outcomes)
+    assert reported.counts == dict.fromkeys(COMPONENTS, 1)

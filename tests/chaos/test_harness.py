@@ -23,7 +23,7 @@ ROW = {"verdict_id": "a", "state": "open"}
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "reported"),
     [
         ({"incidents": [ROW]}, ""),
         ({}, "incidents lacks 1 rows, first a"),
@@ -33,8 +33,8 @@ ROW = {"verdict_id": "a", "state": "open"}
         ({"incidents": [ROW], "actions": [{**ROW, "target": "n1"}]}, "actions has also 1 rows, first an1"),
     ],
 )
-def test_what_differs_in_a_table_is_named(found: dict[str, list[dict[str, str]]], told: str) -> None:
-    assert difference({"incidents": [ROW]}, found) == told
+def test_what_differs_in_a_table_is_named(found: dict[str, list[dict[str, str]]], reported: str) -> None:
+    assert difference({"incidents": [ROW]}, found) == reported
 
 
 def test_the_tables_of_an_undisturbed_run_are_equal_to_themselves_and_a_lost_line_is_seen(tmp_path: Path) -> None:

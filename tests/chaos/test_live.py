@@ -13,12 +13,12 @@ from tests.chaos.live_round import LiveConfig, faults_of, kills_of, run_live_rou
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_real_engine_killed_around_two_onsets_says_what_an_undisturbed_one_says(tmp_path: Path) -> None:
-    told = run_live_round(LiveConfig(seed=3, faults_count=2, tracks_count=2, kills_count=3), tmp_path)
+    reported = run_live_round(LiveConfig(seed=3, faults_count=2, tracks_count=2, kills_count=3), tmp_path)
 
-    print(told.text())
-    assert told.problems == []
-    assert told.kills_count == 3
-    assert told.said
+    print(reported.text())
+    assert reported.problems == []
+    assert reported.kills_count == 3
+    assert reported.said
 
 
 def test_a_third_of_the_kills_is_near_an_onset_and_each_kind_comes_as_often() -> None:

@@ -38,7 +38,7 @@ def many(tmp_path: Path) -> Path:
     return tmp_path / "many"
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def reported(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, dict)
     return found
@@ -49,10 +49,10 @@ def test_figures_are_those_of_replay_and_score(many: Path, capsys: pytest.Captur
     assert main(["replay", *folders]) == 0
     capsys.readouterr()
     assert main(["score", *folders, "--json"]) == 0
-    wanted = told(capsys)
+    wanted = reported(capsys)
 
     assert main(["backtest", str(many), "--detectors", "ours", "--json", "--jobs", "2"]) == 0
-    found = told(capsys)["sets"]["ours"]
+    found = reported(capsys)["sets"]["ours"]
     assert wanted["all"]["hits"] == 1
     assert {name: found[name] for name in wanted} == readable(wanted)
 
@@ -117,13 +117,13 @@ def test_one_bad_recording_costs_itself_only(many: Path, tmp_path: Path, capsys:
 
 
 def test_nothing_to_judge_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_folder(tmp_path / "empty", {}, told=manifest(700))
-    few = write_folder(tmp_path / "few", good_tables(), told=manifest(700), truth={"faults": []})
+    folder = write_folder(tmp_path / "empty", {}, reported=manifest(700))
+    few = write_folder(tmp_path / "few", good_tables(), reported=manifest(700), truth={"faults": []})
     sets = "ours,peers,steps,plain,entropy,bilstm,minder-raw,mahalanobis"
 
     argv = ["backtest", str(folder), str(few), "--out", str(tmp_path / "out"), "--detectors", sets, "--json"]
     assert main([*argv, "--jobs", "1"]) == 0
-    by_set = {name: figures["not_judged"] for name, figures in told(capsys)["sets"].items()}
+    by_set = {name: figures["not_judged"] for name, figures in reported(capsys)["sets"].items()}
     assert by_set["ours"] == {"nothing_recorded": 1}
     assert by_set["plain"] == {"metric_missing": 1, "too_few_peers": 1}
     assert by_set["peers"] == {"metric_missing": 1, "too_few_peers": 1}
@@ -195,7 +195,7 @@ def busy(folder: Path, cpu_factor: float = 1.9, link_factor: float = 0.5) -> Pat
 
 
 def said_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    [case] = told(capsys)["cases"]
+    [case] = reported(capsys)["cases"]
     return sorted({name for one in case["sets"]["ours"]["accusations"] for name in one["suspects"]})
 
 

@@ -105,10 +105,10 @@ def test_serve_refuses_what_check_refuses(file: Path) -> None:
 def test_check_says_what_the_file_sets_and_hides_passwords(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text('[serve]\nclickhouse = "clickhouse://me:secret@ch"')
     assert main(["config", "check", str(file)]) == 0
-    told = capsys.readouterr().out
-    assert "serve.clickhouse = clickhouse://me:***@ch" in told
-    assert "secret" not in told
-    assert told.endswith(f"{file}: right\n")
+    reported = capsys.readouterr().out
+    assert "serve.clickhouse = clickhouse://me:***@ch" in reported
+    assert "secret" not in reported
+    assert reported.endswith(f"{file}: right\n")
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,9 +121,9 @@ def test_a_reader_sees_incidents_and_status(ground: Ground, capsys: Captured) ->
     assert ground.ask("incidents", "show", "0123") == 0
     assert "7 peers wait" in capsys.readouterr().out
     assert ground.ask("incidents", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == as_json(ROW)
-    assert told["since"].endswith("Z")
+    reported = json.loads(capsys.readouterr().out)
+    assert reported == as_json(ROW)
+    assert reported["since"].endswith("Z")
     assert ground.ask("status") == 0
     assert "Connected agents: none." in capsys.readouterr().out, "a reader is no agent"
     assert ground.engine.counters["records_ok"] == 0

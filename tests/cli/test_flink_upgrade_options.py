@@ -173,10 +173,10 @@ def test_an_upgrade_leaves_out_what_another_version_chose(cluster: Cluster, caps
 @pytest.fixture
 def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
     """A signal that is not ignored: in a shell's background job, or under nohup, some are."""
-    told: signal.Signals = request.param
-    before = signal.signal(told, signal.default_int_handler if told is signal.SIGINT else signal.SIG_DFL)
-    yield told
-    signal.signal(told, before)
+    reported: signal.Signals = request.param
+    before = signal.signal(reported, signal.default_int_handler if reported is signal.SIGINT else signal.SIG_DFL)
+    yield reported
+    signal.signal(reported, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], indirect=True)
@@ -241,7 +241,7 @@ def test_a_cancelled_job_names_the_checkpoint_that_stays(
 
 
 @pytest.mark.parametrize(
-    ("plain", "replays", "told"),
+    ("plain", "replays", "reported"),
     [
         (2, 0, ""),
         (2, 1, "tocsin topics apply --retain-forever --kafka b:1 --topic-prefix p"),
@@ -250,7 +250,7 @@ def test_a_cancelled_job_names_the_checkpoint_that_stays(
     ],
 )
 def test_the_advice_on_topics_that_differ_leaves_those_for_replays_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain: int, replays: int, told: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plain: int, replays: int, reported: str
 ) -> None:
     from tocsin.pipeline.kafka import topics
 
@@ -261,8 +261,8 @@ def test_the_advice_on_topics_that_differ_leaves_those_for_replays_as_they_are(
     flink.check_topics(kafka_settings("b:1", ""), "p")
 
     lines = capsys.readouterr().err.splitlines()
-    assert bool(lines) == bool(told)
-    assert all(line.endswith(f": '{told}' mends it") for line in lines)
+    assert bool(lines) == bool(reported)
+    assert all(line.endswith(f": '{reported}' mends it") for line in lines)
 
 
 def test_checkpoints_further_apart_than_transactions_allow_can_be_upgraded_from() -> None:

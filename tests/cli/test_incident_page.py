@@ -57,10 +57,10 @@ def section(page: str, name: str) -> list[str]:
 
 
 def test_the_page_says_how_sure_it_is_and_who_saw_it(shown: tuple[str, str]) -> None:
-    told = section(shown[0], "confidence")
-    assert told[0] == "93%, almost sure: 1 piece of evidence by steps"
-    assert told[1].startswith("seen by n3: its own driver")
-    assert told[2].startswith("seen by n1, n2: ")
+    reported = section(shown[0], "confidence")
+    assert reported[0] == "93%, almost sure: 1 piece of evidence by steps"
+    assert reported[1].startswith("seen by n3: its own driver")
+    assert reported[2].startswith("seen by n1, n2: ")
 
 
 def test_the_page_has_evidence_with_its_id_and_numbers(shown: tuple[str, str]) -> None:
@@ -77,13 +77,13 @@ def test_the_page_says_what_was_excluded(shown: tuple[str, str]) -> None:
 
 
 def test_the_history_has_each_update_and_no_renewal(shown: tuple[str, str]) -> None:
-    told = section(shown[0], "history")
-    assert [line.split()[:3] for line in told] == [
+    reported = section(shown[0], "history")
+    assert [line.split()[:3] for line in reported] == [
         ["2025-10-31T23:59:55Z", "open", "probe,"],
         ["2025-11-01T00:00:04Z", "confirmed", "probe,"],
         ["2025-11-01T00:00:35Z", "confirmed", "drain,"],
     ]
-    assert "by the engine" in told[0]
+    assert "by the engine" in reported[0]
     assert "still true" not in shown[0]
 
 

@@ -35,12 +35,12 @@ class Printed:
     """What a watch printed."""
 
     said: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     def watcher(
         self, wish: IncidentWish | None = None, *, renewals: bool = False, as_json: bool = True
     ) -> ChangeWatcher:
-        return ChangeWatcher(wish or IncidentWish(), renewals, as_json, self.said.append, self.told.append, {})
+        return ChangeWatcher(wish or IncidentWish(), renewals, as_json, self.said.append, self.reported.append, {})
 
     def changes(self) -> list[tuple[str, int]]:
         found = [json.loads(line) for line in self.said]
@@ -97,7 +97,7 @@ def test_an_engine_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
         [*MESSAGES[:5], CAUGHT_UP],
     )
     assert printed.changes() == [("story", 0), ("other", 0), ("story", 1), ("other", 1), ("story", 2)]
-    assert [line.split(",")[0].split(":")[0] for line in printed.told] == [
+    assert [line.split(",")[0].split(":")[0] for line in printed.reported] == [
         "the engine is away",
         "the engine is back",
         "the engine is away",
@@ -113,8 +113,8 @@ def test_without_an_engine_it_waits_and_says_so_once(tmp_path: Path) -> None:
 
     with pytest.raises(Enough):
         follow_engine(tmp_path, printed.watcher(), sleep)
-    assert len(printed.told) == 1
-    assert "no engine listens" in printed.told[0]
+    assert len(printed.reported) == 1
+    assert "no engine listens" in printed.reported[0]
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,13 @@ class Polled:
 
 def row(verdict_id: str, update: int, reason: str = "recovered") -> Row:
     names = ("job", "machine", "fault", "cause", "summary", "ranks")
-    told = {"verdict_id": verdict_id, "update_number": update, "state": "open", "reason": reason}
-    return {**dict.fromkeys(names, "x"), **told, "action": "none", "detected": f"2025-11-01 00:00:0{update}.000000000"}
+    reported = {"verdict_id": verdict_id, "update_number": update, "state": "open", "reason": reason}
+    return {
+        **dict.fromkeys(names, "x"),
+        **reported,
+        "action": "none",
+        "detected": f"2025-11-01 00:00:0{update}.000000000",
+    }
 
 
 def test_a_database_is_polled_and_each_change_told_once() -> None:
@@ -182,7 +187,7 @@ def test_a_database_is_polled_and_each_change_told_once() -> None:
     with pytest.raises((Enough, RuntimeError, StopIteration)):
         follow_database(polled, printed.watcher(), 2.0, sleep)
     assert printed.changes() == [("a", 0), ("b", 0), ("a", 2)]
-    assert [line.split(":")[0] for line in printed.told] == ["no answer, and one is awaited", "it answers again"]
+    assert [line.split(":")[0] for line in printed.reported] == ["no answer, and one is awaited", "it answers again"]
     assert not polled.wishes[0].everything
     assert polled.wishes[1].wanted.written_within_seconds >= 60
 

@@ -324,8 +324,8 @@ def test_a_job_that_the_engine_hears_is_known(engine: Path, capsys: pytest.Captu
 
 def test_an_incident_is_closed_by_whoever_asks(engine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["incidents", "close", "ab", "--note", "new card", "--data", str(engine)]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"incident abcd of job quiet is closed by uid:{os.getuid()} (new card)")
+    reported = capsys.readouterr().out
+    assert reported.startswith(f"incident abcd of job quiet is closed by uid:{os.getuid()} (new card)")
 
 
 @pytest.mark.parametrize(
@@ -342,9 +342,9 @@ def test_what_cannot_be_closed_is_one_line(
     engine: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert main(["incidents", *words, "--data", str(engine)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert said in reported.err
 
 
 def test_nothing_is_closed_where_no_engine_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,11 +135,11 @@ def test_a_damaged_model_is_told_and_the_others_are_listed(
     (Path(place) / "peers" / cut / "card.json").write_bytes(b'{"card_version": 1')
     (Path(place) / "peers" / lost / "card.json").unlink()
     assert main(["models", "list", "--registry", place]) == 2
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
 
-    assert good in told.out
-    assert f"peers/{cut}/card.json: card is no JSON" in told.err
-    assert f"current.json: names {lost}, which is not there (promote another one with --force)" in told.err
+    assert good in reported.out
+    assert f"peers/{cut}/card.json: card is no JSON" in reported.err
+    assert f"current.json: names {lost}, which is not there (promote another one with --force)" in reported.err
 
 
 def test_a_model_whose_bytes_are_not_those_of_its_card_is_listed_as_damaged(
@@ -148,11 +148,11 @@ def test_a_model_whose_bytes_are_not_those_of_its_card_is_listed_as_damaged(
     cut, good = (add(registry, payload_of(value)) for value in (11.0, 13.0))
     (Path(place) / "peers" / cut / "model.bin").write_bytes(b"0123456789")
     assert main(["models", "list", "--registry", place, "--json"]) == 2
-    told = capsys.readouterr()
-    states = {row["version"]: row["state"] for row in json.loads(told.out)}
+    reported = capsys.readouterr()
+    states = {row["version"]: row["state"] for row in json.loads(reported.out)}
 
     assert (states[cut], states[good]) == ("damaged", "")
-    assert f"peers/{cut}/model.bin" in told.err
+    assert f"peers/{cut}/model.bin" in reported.err
 
 
 def test_show_names_data_figures_and_promotion(
@@ -207,8 +207,8 @@ def test_what_is_wrong_is_said(
 ) -> None:
     names = {"VERSION": add(registry, payload_of()), "MINDER": add(registry, minder_payload(), "minder")}
     given = arguments if "--registry" in arguments else [*arguments, "--registry", place]
-    told = [next((one.replace(key, name) for key, name in names.items() if key in one), one) for one in given]
-    assert main(["models", *told]) == 2
+    reported = [next((one.replace(key, name) for key, name in names.items() if key in one), one) for one in given]
+    assert main(["models", *reported]) == 2
     assert words in capsys.readouterr().err
     assert registry.promotion("peers") is None
 
@@ -223,10 +223,10 @@ def test_a_worse_model_is_refused_and_by_how_much_is_said(
     deaf = add(registry, write_numbers(DEAF))
     flags = ["models", "promote", "peers", deaf, "--registry", place, "--jobs=1"]
     assert main([*flags, "--validate", str(folder)]) == 1
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
 
-    assert f"current (builtin)  new ({deaf})" in told
-    assert "refused (f1_lower): F1 0.0000 instead of 1.0000: lower by 1.0000" in told
+    assert f"current (builtin)  new ({deaf})" in reported
+    assert "refused (f1_lower): F1 0.0000 instead of 1.0000: lower by 1.0000" in reported
     assert registry.promotion("peers") is None
     assert main([*flags, "--validate", str(folder), "--force"]) == 0
     promotion = registry.promotion("peers")
@@ -292,12 +292,12 @@ def test_a_registry_whose_current_version_is_gone_is_mended_with_force(
     assert main(["models", "list", "--registry", place]) == 2
     assert "promote another one with --force" in capsys.readouterr().err
     assert main([*flags, "--force"]) == 0
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     promotion = registry.promotion("peers")
 
-    assert "in spite of (current_unreadable): " in told.err
-    assert said in told.err
-    assert f"peers {version}: promoted (before: {lost if damage is lose else 'unreadable'})" in told.out
+    assert "in spite of (current_unreadable): " in reported.err
+    assert said in reported.err
+    assert f"peers {version}: promoted (before: {lost if damage is lose else 'unreadable'})" in reported.out
     assert promotion is not None
     assert (promotion.version, promotion.previous) == (version, lost if damage is lose else None)
     assert list(promotion.figures["shortfalls"]) == ["current_unreadable", "not_validated"]
@@ -314,10 +314,10 @@ def test_recordings_are_compared_with_nothing_where_the_current_version_is_gone(
     said = damage(place, lost)
     flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=1", "--validate", str(folder)]
     assert main(flags) == 2
-    told = capsys.readouterr().err
-    assert "the current model of peers: cannot be read: " in told
-    assert said in told
-    assert "with --force" in told
+    reported = capsys.readouterr().err
+    assert "the current model of peers: cannot be read: " in reported
+    assert said in reported
+    assert "with --force" in reported
     assert main([*flags, "--force"]) == 0
     promotion = registry.promotion("peers")
 
@@ -394,10 +394,10 @@ def test_too_few_recordings_are_refused_before_anything_is_judged(
     version = add(registry, SAME)
     flags = ["models", "promote", "peers", version, "--registry", place, "--jobs=2", "--validate", str(folder)]
     assert main(flags) == 1
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
 
-    assert "2 recordings, 0.02 machine-days" in told
-    assert "refused (too_few_recordings): 2 faults and 0.02 machine-days" in told
+    assert "2 recordings, 0.02 machine-days" in reported
+    assert "refused (too_few_recordings): 2 faults and 0.02 machine-days" in reported
     assert registry.promotion("peers") is None
 
 
@@ -464,13 +464,13 @@ def test_a_promoted_model_is_used_by_a_running_engine(
     [before] = found_in(engine, recording(time.time_ns() - 600 * NS_PER_SECOND))
     flags = ["models", "promote", "peers", version, "--force", "--registry", place, "--effective-in=10"]
     assert main([*flags, f"--to={server.control}"]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     later = recording(time.time_ns() + 60 * NS_PER_SECOND)
     engine.tick(later.manifest.start_ns)
     [after] = found_in(engine, later)
 
-    assert f"peers {version}: promoted" in told
-    assert f"peers {version}: used by slices from" in told
+    assert f"peers {version}: promoted" in reported
+    assert f"peers {version}: used by slices from" in reported
     assert before is not None
     assert after is None
     assert found_in(EmbeddedEngine(EngineConfig(history=None)), later) == [before]  # another engine: its own settings
@@ -499,8 +499,15 @@ def test_status_shows_what_waits_also_where_no_job_is(
         main(["models", "announce", "peers", f"--version={version}", "--registry", place, f"--to={server.control}"])
         == 0
     )
-    told = {"tick_age_seconds": 0.5, "live": "ok", "is_ready": True, "pages": [], "events": [], "letters_dropped": {}}
-    answer = {"jobs": [], "connected_hosts": [], "dead_letters": [], **told, **server.engine.status()}
+    reported = {
+        "tick_age_seconds": 0.5,
+        "live": "ok",
+        "is_ready": True,
+        "pages": [],
+        "events": [],
+        "letters_dropped": {},
+    }
+    answer = {"jobs": [], "connected_hosts": [], "dead_letters": [], **reported, **server.engine.status()}
     monkeypatch.setattr("tocsin.cli.status.ControlClient", lambda *_: SimpleNamespace(call=lambda *_, **__: answer))
     assert main(["status"]) == 0
     assert f"model     peers {version}: waiting" in capsys.readouterr().out
@@ -525,10 +532,10 @@ def test_an_engine_that_is_away_leaves_it_promoted_and_says_so(
 ) -> None:
     version = add(registry, payload_of())
     assert main(["models", "promote", "peers", version, "--force", "--registry", place, "--to=/nowhere/c.sock"]) == 2
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
 
-    assert f"peers {version} is promoted, but not announced: no engine listens on /nowhere/c.sock" in told
-    assert f"tocsin models announce peers --version {version}" in told
+    assert f"peers {version} is promoted, but not announced: no engine listens on /nowhere/c.sock" in reported
+    assert f"tocsin models announce peers --version {version}" in reported
     promotion = registry.promotion("peers")
     assert promotion is not None
     assert promotion.figures["shortfalls"] == {"not_validated": PromotionRefusal.NOT_VALIDATED.meaning}

@@ -45,12 +45,12 @@ def test_it_writes_verdicts_into_the_folder_and_says_what_is_absent(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", str(folder)]) == 0
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
 
     assert lines_in(folder / "verdicts.jsonl")
-    assert told.out.startswith(f"{folder}: ")
-    assert "judged without collectives" in told.out
-    assert told.err == ""  # no progress bar: this is no terminal
+    assert reported.out.startswith(f"{folder}: ")
+    assert "judged without collectives" in reported.out
+    assert reported.err == ""  # no progress bar: this is no terminal
 
 
 def test_again_and_shuffled_the_same_bytes(folder: Path) -> None:
@@ -115,14 +115,14 @@ def test_an_operator_that_raises_is_reported_and_the_rest_is_judged(
 
     monkeypatch.setattr(JobPipeline, "on_bundle", on_bundle)
     status = main(["replay", str(folder)])
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
 
     assert status == 2
     assert len(seconds) > 31
-    assert "operator_failed: second " in told.err
-    assert "OverflowError: int too large to convert to float; the job's state begins anew" in told.err
-    assert "Traceback" not in told.err
-    assert "verdict lines" in told.out
+    assert "operator_failed: second " in reported.err
+    assert "OverflowError: int too large to convert to float; the job's state begins anew" in reported.err
+    assert "Traceback" not in reported.err
+    assert "verdict lines" in reported.out
 
 
 def test_one_bad_folder_does_not_stop_the_others(
@@ -172,7 +172,7 @@ def test_speed_paces_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         now[0] += seconds
 
     monkeypatch.setattr("tocsin.cli.replay.time.sleep", sleep)
-    write_folder(tmp_path, good_tables(), told=manifest(20))
+    write_folder(tmp_path, good_tables(), reported=manifest(20))
 
     assert main(["replay", str(tmp_path), "--speed", "2"]) == 0
     assert sum(slept) == pytest.approx(10.5)  # 20 s and the lateness
@@ -187,11 +187,11 @@ def test_score_prints_a_table_and_json(folder: Path, capsys: pytest.CaptureFixtu
     assert "machine_unreachable" in table
 
     assert main(["score", str(folder), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["all"]["hits"] == 1
-    assert told["causes"]["machine_unreachable"]["hits"] == 1
-    assert [(name, kind["hits"]) for name, kind in told["kinds"].items()] == [("hang", 1)]
-    assert told["all"]["false_accusations_per_machine_day"] == 0.0
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["all"]["hits"] == 1
+    assert reported["causes"]["machine_unreachable"]["hits"] == 1
+    assert [(name, kind["hits"]) for name, kind in reported["kinds"].items()] == [("hang", 1)]
+    assert reported["all"]["false_accusations_per_machine_day"] == 0.0
 
 
 def test_score_without_verdicts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,9 +208,9 @@ def test_score_of_several_folders_scores_those_that_can_be(
     capsys.readouterr()
 
     assert main(["score", str(blind), str(folder), str(unheard), "--json"]) == 2
-    told = capsys.readouterr()
-    assert json.loads(told.out)["all"]["hits"] == 1
-    assert [line.partition(": missing")[0] for line in told.err.splitlines()] == [
+    reported = capsys.readouterr()
+    assert json.loads(reported.out)["all"]["hits"] == 1
+    assert [line.partition(": missing")[0] for line in reported.err.splitlines()] == [
         f"tocsin score: {blind}: truth.json",
         f"tocsin score: {unheard}: verdicts.jsonl",
     ]
@@ -256,8 +256,8 @@ def test_a_folder_that_cannot_be_written_to_is_known_before_the_work(
     monkeypatch.setattr("tocsin.pipeline.recording.replay.drive", lambda *_: pytest.fail("it began to work"))
 
     assert main(["replay", str(folder)]) == 2
-    told = capsys.readouterr()
-    assert told.err == (
+    reported = capsys.readouterr()
+    assert reported.err == (
         f"tocsin replay: {folder}: verdicts = '{folder}/verdicts.jsonl': "
         "must be in a folder that can be written to (Read-only file system)\n"
     )
@@ -314,21 +314,21 @@ def test_an_empty_argument_is_the_folder_one_stands_in(
 
 def test_the_same_folder_twice_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(folder), str(folder), "--jobs", "2"]) == 0
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
 
-    assert len(told.out.splitlines()) == 2
-    assert told.err == ""
+    assert len(reported.out.splitlines()) == 2
+    assert reported.err == ""
     assert lines_in(folder / "verdicts.jsonl")
 
 
 def test_what_was_left_out_is_told_also_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
-        write_folder(tmp_path / name, good_tables(), told=manifest(2))
+        write_folder(tmp_path / name, good_tables(), reported=manifest(2))
 
     assert main(["replay", str(tmp_path / "a"), str(tmp_path / "b"), "--jobs", "2"]) == 0
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     for name in ("a", "b"):
-        assert f"tocsin replay: {tmp_path / name}: host_metrics.parquet, column ts_ns, row 2: " in told
+        assert f"tocsin replay: {tmp_path / name}: host_metrics.parquet, column ts_ns, row 2: " in reported
 
 
 def slow_replay(folders: list[Path]) -> subprocess.Popen[str]:
@@ -352,7 +352,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path, number: signal.Signals) -> None:
-    folders = [write_folder(tmp_path / name, good_tables(), told=manifest(600)) for name in ("a", "b")]
+    folders = [write_folder(tmp_path / name, good_tables(), reported=manifest(600)) for name in ("a", "b")]
     process = slow_replay(folders)
     workers = workers_of(process)
     process.send_signal(number)
@@ -367,7 +367,7 @@ def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path, number: signal.S
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_nobody_his_verdicts(tmp_path: Path) -> None:
     """As when memory runs out: each folder that was at work is replayed again, alone."""
-    folders = [write_folder(tmp_path / name, good_tables(), told=manifest(5)) for name in ("a", "b")]
+    folders = [write_folder(tmp_path / name, good_tables(), reported=manifest(5)) for name in ("a", "b")]
     process = slow_replay(folders)
     os.kill(workers_of(process)[0], signal.SIGKILL)
     out, _ = process.communicate(timeout=60)

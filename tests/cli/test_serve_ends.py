@@ -68,7 +68,7 @@ def test_a_thread_that_dies_ends_serve(
         monkeypatch.setattr(thread, "_run", dies)
     forced: list[str] = []
 
-    words = serve._serve_until_told(service, "", str(tmp_path), lambda: forced.append(name))  # noqa: SLF001  # the loop
+    words = serve._serve_until_stopped(service, "", str(tmp_path), lambda: forced.append(name))  # noqa: SLF001  # the loop
 
     assert words == f"dead threads: {name} (RecursionError)"
     assert words in capsys.readouterr().err
@@ -101,7 +101,7 @@ def test_a_page_s_port_that_is_taken_is_not_fatal_and_is_said(
         return "enough"
 
     monkeypatch.setattr(service, "death", look)
-    serve._serve_until_told(service, f"127.0.0.1:{other.port},127.0.0.1:0", str(tmp_path), lambda: None)  # noqa: SLF001
+    serve._serve_until_stopped(service, f"127.0.0.1:{other.port},127.0.0.1:0", str(tmp_path), lambda: None)  # noqa: SLF001
     other.close()
 
     assert service.pages[0].startswith("none: ")

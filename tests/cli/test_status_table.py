@@ -31,8 +31,8 @@ WHOLE = {
 
 def state(job_id: str, age_seconds: float, attempt: int = 0, *, is_known: bool = True, max_step: int = 12) -> JobStatus:
     job = JobKey("c1", job_id, attempt)
-    told = {**WHOLE, "job_id": job_id, "attempt": attempt, "max_step": max_step} if is_known else {}
-    return JobStatus(job, NOW - round(age_seconds * NS_PER_SECOND), is_known, told, [{"detector": "peers"}])
+    reported = {**WHOLE, "job_id": job_id, "attempt": attempt, "max_step": max_step} if is_known else {}
+    return JobStatus(job, NOW - round(age_seconds * NS_PER_SECOND), is_known, reported, [{"detector": "peers"}])
 
 
 @pytest.fixture

@@ -126,12 +126,12 @@ def answer_of(evil: str) -> dict[str, Any]:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Path]]:
-    told: dict[str, Any] = {}
-    with ControlServer(paths.control_socket(tmp_path), {"status": lambda _: told}):
+    reported: dict[str, Any] = {}
+    with ControlServer(paths.control_socket(tmp_path), {"status": lambda _: reported}):
 
         def tell(answer: dict[str, Any]) -> Path:
-            told.clear()
-            told.update(answer)
+            reported.clear()
+            reported.update(answer)
             return tmp_path
 
         yield tell

@@ -32,9 +32,9 @@ def test_a_credential_is_issued_to_host_and_engine(data: Path, tmp_path: Path) -
 
 def test_without_a_file_it_goes_to_standard_output(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["token", "issue", "n0", "--role", "scheduler"]) == 0
-    told = capsys.readouterr()
-    assert parse_credentials(told.out, "-") == read_credentials(data)
-    assert read_credentials(data)[0].secret.hex() not in told.err
+    reported = capsys.readouterr()
+    assert parse_credentials(reported.out, "-") == read_credentials(data)
+    assert read_credentials(data)[0].secret.hex() not in reported.err
 
 
 def test_a_host_has_one_until_it_is_rotated(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_numbers_are_fitted_within_the_budget_and_come_into_the_registry_unpromo
     [card] = cards(tmp_path, detector)
     registry = Registry.open(str(tmp_path / "registry"))
     payload = registry.payload(detector, card.version)
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
 
     read = FORMATS[detector].read(payload)
     assert {f"{section}.{name}" for section in read for name in read[section]} == {one.path for one in FEW[detector]}
@@ -93,10 +93,10 @@ def test_numbers_are_fitted_within_the_budget_and_come_into_the_registry_unpromo
     assert card.thresholds["budget"] == "count_within_budget"
     assert (card.training["recordings"], card.training["faults"]) == (3, 2)
     assert registry.current(detector) is None
-    assert f"{detector} {card.version}: added to {tmp_path / 'registry'}" in told.out
-    assert "too few to prove the budget of 0.01, which takes 300 without any" in told.out
+    assert f"{detector} {card.version}: added to {tmp_path / 'registry'}" in reported.out
+    assert "too few to prove the budget of 0.01, which takes 300 without any" in reported.out
     size = f"3 recordings, {card.training['machine_days']:.3g} machine-days, 2 faults"
-    assert told.err.splitlines()[:2] == [f"{detector}: {size}", "pass 1: done"]
+    assert reported.err.splitlines()[:2] == [f"{detector}: {size}", "pass 1: done"]
 
 
 def test_the_entropy_line_is_fitted_and_judged_on_recordings_that_it_did_not_see(folder: Path, tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_a_terminal_sees_bars(
     monkeypatch.setenv("TERM", "dumb")
 
     assert train(folder / "case-2", "--detector", "entropy") == 0
-    told = capsys.readouterr().err
-    assert "recordings" in told
-    assert "100%" in told
+    reported = capsys.readouterr().err
+    assert "recordings" in reported
+    assert "100%" in reported
 
 
 def test_minders_models_come_out_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,15 +155,15 @@ def test_the_networks_of_bilstm_go_through_the_registry_into_a_backtest(
     write_recording(tmp_path / "slow", traced(400, 77, slow_from=200))
     assert train(tmp_path / "all", "--detector", "bilstm", "--seed", "3", "--validate", tmp_path / "slow") == 0
     [card] = cards(tmp_path, "bilstm")
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
 
     payload = Registry.open(str(tmp_path / "registry")).payload("bilstm", card.version)
     [network] = decode_bilstm(payload).values()
     assert (card.format, card.seed) == ("bilstm/1", 3)
     assert card.thresholds["line_factor"] == {"phases": network.line_factor}
     assert (card.metrics["training"]["false_accusations"], card.metrics["validation"]["hits"]) == (0, 1)
-    assert "network of phases: done" in told.err
-    assert "phases: taught by" in told.out
+    assert "network of phases: done" in reported.err
+    assert "phases: taught by" in reported.out
 
     argv = ["backtest", str(tmp_path / "slow"), "--detectors", "bilstm", "--json", "--jobs", "1"]
     assert main([*argv, "--model", f"bilstm={card.version}"]) == 0
@@ -200,10 +200,10 @@ def test_where_nothing_keeps_the_budget_there_is_no_model(
     truth.write_text('{"faults": []}')  # a lie: whoever finds the fault now accuses a healthy machine
 
     assert train(folder, "--detector", "peers") == 1
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert cards(tmp_path, "peers") == []
-    assert "the budget is 0.01, and nothing that was tried accuses less" in told.out
-    assert "peers: no model (budget_exceeded)" in told.out
+    assert "the budget is 0.01, and nothing that was tried accuses less" in reported.out
+    assert "peers: no model (budget_exceeded)" in reported.out
 
 
 def test_written_as_the_sources_keep_it(folder: Path, tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ def test_recordings_without_truth_are_refused_for_thresholds(folder: Path, capsy
     (folder / "case-1" / "truth.json").unlink()
 
     assert train(folder) == 2
-    told = capsys.readouterr().err
-    assert f"tocsin train: truth.json: missing in {folder / 'case-1'}: without it nobody knows" in told
+    reported = capsys.readouterr().err
+    assert f"tocsin train: truth.json: missing in {folder / 'case-1'}: without it nobody knows" in reported
 
 
 def test_a_detector_that_the_recordings_say_nothing_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +231,7 @@ def test_a_detector_that_the_recordings_say_nothing_of(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ([], "RECORDING = 'none': must be given, or --from-kafka, or --defaults"),
         (["x", "--defaults"], "--defaults = 'RECORDING': must be used alone"),
@@ -243,12 +243,12 @@ def test_a_detector_that_the_recordings_say_nothing_of(tmp_path: Path, capsys: p
     ],
 )
 def test_what_cannot_be_asked(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], reported: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TOCSIN_KAFKA", raising=False)
 
     assert train(*arguments) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_a_job_is_read_back_from_kafka_and_trained_on_with_the_truth_that_is_given(

@@ -32,7 +32,7 @@ def test_a_file_cut_short_is_refused(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "body", "told"),
+    ("parts", "body", "reported"),
     [
         ([], b"", "each once"),
         ([["hosts", 3]], b"abc", "must be of phases, collectives, ops"),
@@ -42,8 +42,8 @@ def test_a_file_cut_short_is_refused(length: int) -> None:
         ("ops", b"abc", "lacks or garbles"),
     ],
 )
-def test_a_head_that_does_not_fit_is_refused(parts: object, body: bytes, told: str) -> None:
-    with pytest.raises(ModelRefusedError, match=told) as caught:
+def test_a_head_that_does_not_fit_is_refused(parts: object, body: bytes, reported: str) -> None:
+    with pytest.raises(ModelRefusedError, match=reported) as caught:
         decode_bilstm(seal(MAGIC, FORMAT_VERSION, {"parts": parts}, body))
     assert caught.value.reason == ModelRefusal.MODEL_UNDECODABLE
 

@@ -23,7 +23,7 @@ def test_what_is_left_out_is_the_programs_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "reason", "told"),
+    ("data", "reason", "reported"),
     [
         (encode_entropy(EntropyConfig())[:-3], "model_undecodable", "model"),
         (b"", "model_undecodable", "model"),
@@ -33,9 +33,9 @@ def test_what_is_left_out_is_the_programs_own() -> None:
         (b'{"working": {"alarm_sum": 4}}', "model_undecodable", "section = 'working'"),
     ],
 )
-def test_what_it_cannot_be(data: bytes, reason: str, told: str) -> None:
+def test_what_it_cannot_be(data: bytes, reason: str, reported: str) -> None:
     with pytest.raises(ModelRefusedError) as caught:
         decode_entropy(data)
 
     assert caught.value.reason == reason
-    assert told in str(caught.value)
+    assert reported in str(caught.value)

@@ -15,8 +15,8 @@ def _flows(of_host: dict[int, list[Counters]], usual: Counters = (103, 103, 103)
     """Two ranks a host; the counters of some, the usual ones of the others."""
     found = []
     for host in range(hosts):
-        told = of_host.get(host, [usual, usual])
-        found += [Flow(2 * host + place, f"n{host}", 0, *counters) for place, counters in enumerate(told)]
+        reported = of_host.get(host, [usual, usual])
+        found += [Flow(2 * host + place, f"n{host}", 0, *counters) for place, counters in enumerate(reported)]
     return found
 
 

@@ -264,7 +264,7 @@ def test_ten_thousand_ranks_take_about_a_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("reported", "name"),
     [
         ("nccl:send 0->1", "send"),
         ("nccl:_all_gather_base", "all_gather_base"),
@@ -274,8 +274,8 @@ def test_ten_thousand_ranks_take_about_a_second() -> None:
         ("gloo:barrier", "barrier"),
     ],
 )
-def test_operations_have_one_name_whoever_tells_it(told: str, name: str) -> None:
-    assert base_name(told) == name
+def test_operations_have_one_name_whoever_tells_it(reported: str, name: str) -> None:
+    assert base_name(reported) == name
 
 
 @pytest.mark.parametrize("word", ["AllReduce", "nccl:all_reduce", "ReduceScatter"])

@@ -60,7 +60,7 @@ def refusal_of(data: bytes) -> ModelRefusedError:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"threshold_sigmas": 0.0}, "threshold_sigmas = 0: must be above 0"),
         ({"threshold_sigmas": math.nan}, "threshold_sigmas = nan: must be above 0 and finite"),
@@ -81,11 +81,13 @@ def refusal_of(data: bytes) -> ModelRefusedError:
         ({"integrated": windows_of(drawn(2), 4)}, "LSTM-VAE of metric_0, metric_1: window_ticks = 4: must be 8"),
     ],
 )
-def test_a_model_that_does_not_fit_together_is_refused_by_field_and_value(change: dict[str, Any], told: str) -> None:
+def test_a_model_that_does_not_fit_together_is_refused_by_field_and_value(
+    change: dict[str, Any], reported: str
+) -> None:
     error = refusal_of(encode_minder(dataclasses.replace(MODEL, **change)))
 
     assert error.reason == ModelRefusal.OUT_OF_RANGE
-    assert told in str(error)
+    assert reported in str(error)
 
 
 def test_a_model_under_another_metrics_name_is_refused() -> None:
@@ -95,7 +97,7 @@ def test_a_model_under_another_metrics_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"priority": "metric_0"}, "priority = 'metric_0': must be a list"),
         ({"priority": [7]}, "priority = '[7]': must be a list of metrics"),
@@ -108,12 +110,12 @@ def test_a_model_under_another_metrics_name_is_refused() -> None:
         ({"limits": [["metric_0", 0.0, 700.0]]}, "its head lacks or garbles"),
     ],
 )
-def test_a_head_of_other_things_than_numbers_and_names_is_refused(change: dict[str, Any], told: str) -> None:
+def test_a_head_of_other_things_than_numbers_and_names_is_refused(change: dict[str, Any], reported: str) -> None:
     head, body = unseal(WHOLE, MAGIC, FORMAT_VERSION)
     error = refusal_of(seal(MAGIC, FORMAT_VERSION, {**head, **change}, body))
 
     assert error.reason == ModelRefusal.MODEL_UNDECODABLE
-    assert told in str(error)
+    assert reported in str(error)
 
 
 def test_two_models_of_one_metric_are_refused() -> None:

@@ -69,8 +69,8 @@ class Fleet:
     def event(self, host: str, name: str, age_seconds: float = 0.0, job: str = "", **payload: object) -> None:
         key = JobKey("c", job or self.busy.get(host, IDLE_JOB_ID))
         ts_ns = self.now_ns - int(age_seconds * NS_PER_SECOND)
-        told = Event(key, host, ts_ns, -1, EventSource.KERNEL, name, Severity.FATAL, payload)
-        self.view.on_host_events([told], self.now_ns)
+        reported = Event(key, host, ts_ns, -1, EventSource.KERNEL, name, Severity.FATAL, payload)
+        self.view.on_host_events([reported], self.now_ns)
 
     def verdict(self, host: str, xid: int, job: str = "j1", *seen_by: str, check: bool = False) -> Verdict:
         """Give the view a job's verdict about a host, and return it."""
@@ -258,9 +258,9 @@ class TestCollectorsThatHang:
         for works in (True, False, True):
             for row, host in enumerate(fleet.hosts[:60]):
                 # one source never worked anywhere: a host without such hardware is no fault
-                told = {"nvml": {"ok": works or row >= 50}, "rdma": {"ok": False}}
+                reported = {"nvml": {"ok": works or row >= 50}, "rdma": {"ok": False}}
                 key = JobKey("c", IDLE_JOB_ID)
-                fleet.view.on_status(HostStatus(key, host, fleet.now_ns, 0, 0, (), False, 0, 0, told), fleet.now_ns)
+                fleet.view.on_status(HostStatus(key, host, fleet.now_ns, 0, 0, (), False, 0, 0, reported), fleet.now_ns)
             fleet.at(fleet.seconds + 5.0)
         [found] = fleet.opened()
         assert (named(found), found.cause) == ([], "monitoring_fault")
@@ -357,8 +357,8 @@ def test_programs_that_fail_everywhere_are_no_incident_of_the_fleet() -> None:
     fleet, one = Fleet(), Fleet().verdict("n000", 13)
     for host in fleet.hosts[:60]:
         suspects = (Suspect(Component(ComponentKind.HOST, host)),)
-        told = replace(one, verdict_id=host, cause="process_exit", suspects=suspects, evidence=())
-        fleet.view.on_verdicts([told], fleet.now_ns)
+        reported = replace(one, verdict_id=host, cause="process_exit", suspects=suspects, evidence=())
+        fleet.view.on_verdicts([reported], fleet.now_ns)
     fleet.run(HOUR)
     assert fleet.lines == []
 
@@ -390,7 +390,7 @@ class TestComplaint12StickyState:
 
 
 def test_a_restart_in_between_changes_no_line() -> None:
-    told: list[list[Verdict]] = []
+    reported: list[list[Verdict]] = []
     for restarts in (False, True):
         fleet = Fleet()
         for host in fleet.hosts[:12]:
@@ -399,5 +399,5 @@ def test_a_restart_in_between_changes_no_line() -> None:
             fleet.run(60.0)
             if restarts:
                 fleet.restart()
-        told.append(fleet.lines)
-    assert told[0] == told[1] != []
+        reported.append(fleet.lines)
+    assert reported[0] == reported[1] != []

@@ -52,9 +52,9 @@ class TestSlowBesideLostNumbers:
         scenario.at(20).inject(scenario.job.nan, 5)
         scenario.at(40).inject(scenario.job.slow, 5, "forward", 4.0)
         scenario.run(100)
-        told = {verdict.fault.value: verdict.verdict_id for verdict in scenario.final()}
-        assert told.keys() == {"silent_corruption", "fail_slow"}
-        assert len(set(told.values())) == 2
+        reported = {verdict.fault.value: verdict.verdict_id for verdict in scenario.final()}
+        assert reported.keys() == {"silent_corruption", "fail_slow"}
+        assert len(set(reported.values())) == 2
 
 
 class TestDeathAfterLostNumbers:
@@ -116,8 +116,8 @@ class TestEndOfAJobWithLostNumbers:
         scenario.at(seconds).inject(_all_exit, job, first, words, victims_signal)
         scenario.run(400)
 
-        told = {(verdict.verdict_id, verdict.fault.value) for verdict in scenario.verdicts}
-        assert [fault for _, fault in told] == ["silent_corruption"]
+        reported = {(verdict.verdict_id, verdict.fault.value) for verdict in scenario.verdicts}
+        assert [fault for _, fault in reported] == ["silent_corruption"]
         assert {suspect.ranks for verdict in scenario.verdicts for suspect in verdict.suspects} == {(2,)}
         assert scenario.verdicts[-1].state.value == "confirmed"
         assert len(scenario.verdicts) <= 4
@@ -165,8 +165,10 @@ class TestJobIsOver:
         scenario.at(90).inject(scenario.job.kill, 2)
         scenario.run(3800)
         start_ns = _SHAPE.start_ns
-        told = scenario.verdicts
-        lines = [(v.fault.value, v.state.value, v.reason, (v.detected_ns - start_ns) // NS_PER_SECOND) for v in told]
+        reported = scenario.verdicts
+        lines = [
+            (v.fault.value, v.state.value, v.reason, (v.detected_ns - start_ns) // NS_PER_SECOND) for v in reported
+        ]
         slow = [line for line in lines if line[0] == "fail_slow"]
         stop = [line for line in lines if line[0] == "fail_stop"]
         assert slow[-1][:3] == ("fail_slow", "resolved", "job_ended")

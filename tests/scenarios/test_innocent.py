@@ -243,9 +243,9 @@ class TestEventBesideSlowJob:
 
         assert not _accused(scenario)
         assert not _hard(scenario)
-        told = [verdict for verdict in scenario.verdicts if verdict.cause == cause]
-        assert told
-        assert told[0].detected_ns - scenario.shape.start_ns <= 140 * 1_000_000_000
+        reported = [verdict for verdict in scenario.verdicts if verdict.cause == cause]
+        assert reported
+        assert reported[0].detected_ns - scenario.shape.start_ns <= 140 * 1_000_000_000
 
     def test_a_slow_machine_that_reports_it_is_named(self) -> None:
         scenario, job = _scenario()

@@ -45,16 +45,18 @@ class TestStop:
 
     def test_an_end_that_is_said_again_changes_no_verdict(self) -> None:
         """Agents repeat what ended: an engine that knows it learns nothing, also after the job was told to restart."""
-        told: list[list[object]] = []
+        reported: list[list[object]] = []
         for says_again in (False, True):
             scenario, job = _scenario()
             scenario.at(20).inject(job.kill, 3)
             for second in (35, 50) if says_again else ():
                 scenario.at(second).inject(_say_again, job, 3, second - 20)
             scenario.run(60)
-            told.append([(v.verdict_id, v.update, v.state, v.suspects, v.cause, v.onset_ns) for v in scenario.verdicts])
+            reported.append(
+                [(v.verdict_id, v.update, v.state, v.suspects, v.cause, v.onset_ns) for v in scenario.verdicts]
+            )
 
-        assert told[0] == told[1] != []
+        assert reported[0] == reported[1] != []
 
     def test_an_engine_that_hears_of_an_end_only_later_names_it(self) -> None:
         scenario, job = _scenario()
@@ -70,7 +72,7 @@ class TestStop:
         scenario.at(20).inject(job.kill, 5, signal=0, code=1, stderr=EXCEPTION)
         scenario.want(between(20, 23), cause="process_exit", suspects=["n05"], reason="first_fatal_exit")
         scenario.run(40).check()
-        assert "ValueError: bad batch" in scenario.told()
+        assert "ValueError: bad batch" in scenario.reported()
 
     @pytest.mark.parametrize(
         ("words", "cause", "action"),

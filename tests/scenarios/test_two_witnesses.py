@@ -65,9 +65,9 @@ class TestStop:
         scenario.run(60)
 
         assert not HARD.intersection(_actions(scenario))
-        told = next(v for v in scenario.verdicts if v.evidence[-1].metric == "one_witness")
-        assert _seen(told) == {"n03": "hardware_event"}
-        assert told.evidence[-1].text == "nobody but n03 saw it: not enough to evict a machine"
+        reported = next(v for v in scenario.verdicts if v.evidence[-1].metric == "one_witness")
+        assert _seen(reported) == {"n03": "hardware_event"}
+        assert reported.evidence[-1].text == "nobody but n03 saw it: not enough to evict a machine"
 
     @pytest.mark.parametrize("source", [EventSource.PROCESS, EventSource.JOB, EventSource.SCHEDULER])
     def test_an_event_that_no_driver_tells_is_no_witness(self, source: EventSource) -> None:
@@ -124,9 +124,9 @@ class TestHang:
         scenario, job = _scenario()
         scenario.at(20).inject(_gpu_lost, job, 3, job.freeze)
         scenario.run(60)
-        told = [v for v in scenario.verdicts if [s.component.name for s in v.suspects] == ["n03"]]
-        assert _seen(told[-1]).get("n03") == "hardware_event"
-        assert "peers_wait" in _seen(told[-1]).values()
+        reported = [v for v in scenario.verdicts if [s.component.name for s in v.suspects] == ["n03"]]
+        assert _seen(reported[-1]).get("n03") == "hardware_event"
+        assert "peers_wait" in _seen(reported[-1]).values()
 
     def test_waits_of_a_moment_are_none(self) -> None:
         """All are in collectives all the time: a rank that is late by less than three steps holds up nobody."""

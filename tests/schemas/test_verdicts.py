@@ -132,4 +132,4 @@ def test_the_ids_of_evidence_stay_while_it_goes_on_and_differ_by_what_it_is() ->
     assert all(len(bytes.fromhex(found)) == 8 for found in ids)
     assert evidence_ids(dataclasses.replace(later, update=7, verdict_id="w")) == ids[:1]
     assert evidence_ids(dataclasses.replace(later, suspects=())) != ids[:1]
-    assert all("id" not in told for told in verdict.to_line()["evidence"]), "the line is a contract"
+    assert all("id" not in reported for reported in verdict.to_line()["evidence"]), "the line is a contract"

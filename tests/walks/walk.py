@@ -122,19 +122,19 @@ class Walk:
         begin = time.monotonic()
         found: list[str] = []
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             wanted = (fault, machine, str(rank))
             found[:] = [r["verdict_id"] for r in self.incidents() if (r["fault"], r["machine"], r["ranks"]) == wanted]
             return bool(found)
 
-        until(is_told, f"{fault} of rank {rank} on {machine} after {what}")
+        until(is_reported, f"{fault} of rank {rank} on {machine} after {what}")
         sys.stdout.write(f"{what}: named after {time.monotonic() - begin:.1f} s\n")
         return found[0]
 
     def close(self, verdict_id: str) -> None:
         """Close an incident by the beginning of its id, and want it gone, with the note, and not told again."""
-        status, told = self.ask("incidents", "close", verdict_id[:8], "--note", "a walk's kill")
-        assert (status, verdict_id in told) == (0, True)
+        status, reported = self.ask("incidents", "close", verdict_id[:8], "--note", "a walk's kill")
+        assert (status, verdict_id in reported) == (0, True)
         until(lambda: verdict_id not in {row["verdict_id"] for row in self.incidents()}, "end of a closed incident")
         shown = self.ask("incidents", "show", verdict_id)[1]
         assert "closed by uid:" in shown

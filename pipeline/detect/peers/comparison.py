@@ -78,7 +78,7 @@ class PeerComparison:
 
     def compare(
         self,
-        told: SliceMeans,
+        slice_means: SliceMeans,
         groups: IntArray,
         config: PeerConfig,
         lone_gpu_ratio: float,
@@ -88,23 +88,25 @@ class PeerComparison:
         """Compare one window with the peers' and learn from it.
 
         Args:
-            told: the window's means.
+            slice_means: the window's means.
             groups: group of each host, shape (hosts,), -1 = compared with nobody.
             config: settings of the comparison.
             lone_gpu_ratio: weight of a single GPU's deviation.
             doubted: hosts with an alarm, from which hardly anything is learned, shape (hosts,).
             gpus: GPUs of each host.
         """
-        hosts, of_host, gpu_means = told.hosts, told.of_host, told.gpu_values
+        hosts, of_host, gpu_means = slice_means.hosts, slice_means.of_host, slice_means.gpu_values
         values = {
-            "host": told.host_values,
+            "host": slice_means.host_values,
             "mean": mean_by_host(gpu_means, of_host, len(hosts)),
             "gpu": gpu_means,
         }
         windows = {
             "host": self.blocks["host"].compare(hosts, values["host"], groups, config, doubted),
             "mean": self.blocks["mean"].compare(hosts, values["mean"], groups, config, doubted),
-            "gpu": self.blocks["gpu"].compare(told.gpus, values["gpu"], groups[of_host], config, doubted[of_host]),
+            "gpu": self.blocks["gpu"].compare(
+                slice_means.gpus, values["gpu"], groups[of_host], config, doubted[of_host]
+            ),
         }
         lone = lone_gpu_ratio * directed(windows["gpu"].sigmas, self.table.gpu)
         means = np.fmax(directed(windows["mean"].sigmas, self.table.gpu), largest_by_host(lone, of_host, len(hosts)))

@@ -23,16 +23,16 @@ class Absences:
         """Return whether any machine has been absent long enough to be forgotten."""
         return any(now_ns - since_ns >= FORGOTTEN_AFTER_NS for since_ns in self._since_ns.values())
 
-    def take(self, told: Collection[str], known: Iterable[str], needed: Collection[str], now_ns: int) -> set[str]:
+    def take(self, reported: Collection[str], known: Iterable[str], needed: Collection[str], now_ns: int) -> set[str]:
         """Update the absences with one slice and return the machines to forget.
 
         Args:
-            told: machines with samples in the slice.
+            reported: machines with samples in the slice.
             known: machines about which something has been learned.
             needed: machines that carry ranks; they never count as gone.
             now_ns: end of the slice.
         """
-        there = set(told)
+        there = set(reported)
         self._since_ns = {host: self._since_ns.get(host, now_ns) for host in sorted(set(known) - there - set(needed))}
         gone = {host for host, since_ns in self._since_ns.items() if now_ns - since_ns >= FORGOTTEN_AFTER_NS}
         for host in gone:

@@ -153,9 +153,9 @@ class PeerDetector:
             self._standstill.keep(change.kept_rows)
             self._comparison.drop(change.gone)
 
-    def _judge(self, data: Slice, told: SliceMeans, step_ns: int) -> list[Anomaly]:
+    def _judge(self, data: Slice, slice_means: SliceMeans, step_ns: int) -> list[Anomaly]:
         """Compare one window, add it to the evidence and return the machines that differ."""
-        window = self._compared(data, told)
+        window = self._compared(data, slice_means)
         if (window.groups < 0).all():
             self._abstain(Reason.TOO_FEW_PEERS)
             return []
@@ -163,18 +163,18 @@ class PeerDetector:
         if announced or self.work.stalled_since_ns:
             self.load.clear()
         else:
-            self._add_load(window, told.hosts, step_ns)
+            self._add_load(window, slice_means.hosts, step_ns)
         was_idle = self.work.is_idle
         shares = self._comparison.common_factors(window.seen)
         if self._began_to_work(data, shares, step_ns):
             return []
-        jumped = self._follow_work(window, told.hosts, shares, step_ns, announced=announced)
+        jumped = self._follow_work(window, slice_means.hosts, shares, step_ns, announced=announced)
         if was_idle and not self.work.is_idle:
             self._standstill.clear()
         if announced or self.work.stalled_since_ns:
             self._working.drop_half_minute()
         else:
-            self._working.add_to_half_minute(window, told.hosts, self._peers)
+            self._working.add_to_half_minute(window, slice_means.hosts, self._peers)
         if announced:
             self._abstain(Reason.ANNOUNCED_PHASE)
         elif self.work.is_idle:
@@ -187,14 +187,14 @@ class PeerDetector:
         congested = self._congested_switches(window)
         return [*self._working.anomalies(window), *standing, *self._ended_first(window), *congested]
 
-    def _compared(self, data: Slice, told: SliceMeans) -> JudgedWindow:
+    def _compared(self, data: Slice, slice_means: SliceMeans) -> JudgedWindow:
         """Compare one window; what was learned of hosts that got other work is forgotten first."""
         groups, changed = self._roster.groups(self._peers.min_peer_count)
         if changed:
             self._forget(changed)
         doubted, ratio = self._working.alarmed, self._config.lone_gpu_ratio
         comparison = self._comparison
-        seen = comparison.compare(told, groups, self._peers, ratio, doubted, self._roster.gpus)
+        seen = comparison.compare(slice_means, groups, self._peers, ratio, doubted, self._roster.gpus)
         builder = AnomalyBuilder(
             self._roster.hosts,
             comparison.metrics,
@@ -203,7 +203,7 @@ class PeerDetector:
             version_of(self._model),
             self._graph.placement.neighbours_of,
         )
-        return JudgedWindow(data, seen, groups, comparison.known(self._config, len(told.hosts)), builder)
+        return JudgedWindow(data, seen, groups, comparison.known(self._config, len(slice_means.hosts)), builder)
 
     def _forget(self, hosts: set[str]) -> None:
         """Forget what was learned of hosts that do other work from now on."""

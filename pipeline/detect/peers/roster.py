@@ -88,7 +88,7 @@ class Roster:
     def laid_out(self, means: MetricMeans) -> SliceMeans:
         """Return the means of the slice that was taken last, a row for each known host and GPU."""
         rows = self._rows or MeanRows.of(means, self.hosts, self.gpus.rows())
-        return rows.told(means)
+        return rows.slice_means(means)
 
     def groups(self, least_count: int) -> tuple[IntArray, set[str]]:
         """Return which hosts are compared with each other, and which hosts carry other stages than before.

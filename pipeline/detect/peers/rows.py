@@ -171,7 +171,7 @@ class MeanRows:
         """Return whether these means have the rows of this mapping."""
         return means.hosts == self.means_hosts and means.gpu_rows == self.means_gpus
 
-    def told(self, means: MetricMeans) -> SliceMeans:
+    def slice_means(self, means: MetricMeans) -> SliceMeans:
         """Return the means spread over all known rows, with NaN where a host or GPU sent nothing."""
         host_values = np.full((len(self.hosts), means.host_values.shape[1]), np.nan, np.float32)
         gpu_values = np.full((len(self.gpus), means.gpu_values.shape[1]), np.nan, np.float32)
@@ -185,8 +185,8 @@ def bare_host_count(means: MetricMeans) -> int:
     if not bare.any():
         return 0
     known = np.isfinite(means.gpu_values).any(axis=1)
-    telling = {host for (host, _), is_known in zip(means.gpu_rows, known, strict=True) if is_known}
-    return len({means.hosts[row] for row in np.flatnonzero(bare)} - telling)
+    reporting = {host for (host, _), is_known in zip(means.gpu_rows, known, strict=True) if is_known}
+    return len({means.hosts[row] for row in np.flatnonzero(bare)} - reporting)
 
 
 def mean_by_host(values: FloatArray, of_host: IntArray, host_count: int) -> FloatArray:

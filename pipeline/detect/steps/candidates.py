@@ -7,7 +7,7 @@ with healthy steps between them, are separate faults.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ MORE = "job:more"
 """Name of the candidate for what makes a job that is slow already slower still."""
 _LEAST_BRIEF_COUNT = 2
 """Least other hosts for rotation where the last of them recovered a while before: one brief one is a daemon's doing."""
+_SNAPSHOT_NAMES = {"is_reported": "spoken"}
+"""Field of ``Candidate`` -> its name in snapshots, where both differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Candidate:
     score: float
     from_start: bool = False
     """Whether it has been slow since the job's first steps, so that there is no earlier time to compare with."""
-    spoken: bool = False
+    is_reported: bool = False
     """Whether it lasted long enough to be reported as an anomaly."""
 
     @property
@@ -100,7 +102,7 @@ class Candidates:
         if known is None or newest_ns - known.last_ns <= grace_ns:
             return
         del self.now[name]
-        if known.spoken:
+        if known.is_reported:
             self.past.append((name, known.since_ns, known.last_ns))
         self.past = [entry for entry in self.past if newest_ns - entry[2] <= self.config.memory_ns]
 
@@ -152,9 +154,21 @@ class Candidates:
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
-        return {"now": [[name, asdict(entry)] for name, entry in sorted(self.now.items())], "past": self.past}
+        return {"now": [[name, _to_fields(entry)] for name, entry in sorted(self.now.items())], "past": self.past}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
-        self.now = {name: Candidate(**entry) for name, entry in state["now"]}
+        self.now = {name: _of_fields(entry) for name, entry in state["now"]}
         self.past = [(name, since_ns, last_ns) for name, since_ns, last_ns in state["past"]]
+
+
+def _to_fields(candidate: Candidate) -> dict[str, Any]:
+    """Return a candidate's fields for a snapshot, in which ``is_reported`` is spelled ``spoken``."""
+    fields = asdict(candidate)
+    return {_SNAPSHOT_NAMES.get(name, name): value for name, value in fields.items()}
+
+
+def _of_fields(fields: Mapping[str, Any]) -> Candidate:
+    """Return the candidate of the fields that ``_to_fields`` gave."""
+    names = {stored: name for name, stored in _SNAPSHOT_NAMES.items()}
+    return Candidate(**{names.get(stored, stored): value for stored, value in fields.items()})

@@ -176,10 +176,10 @@ class StepDetector:
         """Move the steps that all active ranks have finished into the window; return whether there were any."""
         before_count = self._judged_count
         for rows in self._pending.pop_ripe(now_ns, self._config):
-            told = StepRows.of(rows).follows(self._window[-1] if self._window else None)
-            self._window.append(told)
+            step_rows = StepRows.of(rows).follows(self._window[-1] if self._window else None)
+            self._window.append(step_rows)
             self._judged_count += 1
-            self.history.add(told, self._config.history_count)
+            self.history.add(step_rows, self._config.history_count)
         del self._window[: -self._config.long_count]
         return self._judged_count > before_count
 
@@ -279,7 +279,7 @@ class StepDetector:
             ranks: rank of each column of the window.
         """
         now = self._candidates.now
-        hidden = [name for name in now if name not in (JOB, MORE) and name not in found and now[name].spoken]
+        hidden = [name for name in now if name not in (JOB, MORE) and name not in found and now[name].is_reported]
         excess = dict(zip(ranks, median_excess(window), strict=True)) if hidden else {}
         for name in hidden:
             candidate = now[name]
@@ -291,19 +291,21 @@ class StepDetector:
         """Follow whether the job's steps have become longer, and longer still while they are."""
         known = self._candidates.now.get(JOB)
         change = self.history.change(self._config.short_count, self._job_line(JOB))
-        told_ns = known.since_ns if known is not None and known.spoken else 0
-        accepted_seconds = self.history.accepted_seconds(told_ns, change, self._config) if told_ns and change else 0.0
+        reported_ns = known.since_ns if known is not None and known.is_reported else 0
+        accepted_seconds = (
+            self.history.accepted_seconds(reported_ns, change, self._config) if reported_ns and change else 0.0
+        )
         self._follow_job(JOB, change, accepted_seconds)
         if known is not None and JOB not in self._candidates.now:
             self.history.baseline.release(known.last_ns)
-        after_ns = 0 if MORE in self._candidates.now else told_ns + self._config.rotation.overlap_ns
+        after_ns = 0 if MORE in self._candidates.now else reported_ns + self._config.rotation.overlap_ns
         further = self.history.further_change(self._config.short_count, self._job_line(MORE), after_ns)
         self._follow_job(MORE, further, 0.0)
 
     def _job_line(self, name: str) -> float:
         """Return the least growth of the job's steps for a candidate: less where it is reported already."""
         known = self._candidates.now.get(name)
-        kept_ratio = self._config.job_kept_ratio if known is not None and known.spoken else 1.0
+        kept_ratio = self._config.job_kept_ratio if known is not None and known.is_reported else 1.0
         return kept_ratio * self._config.job_strength_ratio
 
     def _follow_job(self, name: str, change: JobChange | None, accepted_seconds: float) -> None:
@@ -325,7 +327,7 @@ class StepDetector:
             if reason is not None:
                 self._abstain(reason)
                 continue
-            candidate.spoken = True
+            candidate.is_reported = True
             is_job = name in (JOB, MORE)
             before = [] if is_job else self._candidates.before(name, self.median_step_ns)
             if is_job or before:
@@ -350,7 +352,7 @@ class StepDetector:
 
     def _too_early(self, candidate: Candidate) -> Reason | None:
         """Return why a candidate is not reported yet, None = it is reported."""
-        if candidate.spoken and candidate in (self._candidates.now.get(JOB), self._candidates.now.get(MORE)):
+        if candidate.is_reported and candidate in (self._candidates.now.get(JOB), self._candidates.now.get(MORE)):
             return None  # it lasts, if by less
         need = self._config.need_seconds(candidate.detail["strength_ratio"])
         if candidate.from_start:

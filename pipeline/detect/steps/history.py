@@ -37,11 +37,11 @@ class StepHistory:
         self.longest_pause_ns = 0
         """Longest time between the ends of two steps beyond a usual step, announced pauses excluded."""
 
-    def add(self, told: StepRows, most_count: int) -> None:
+    def add(self, step_rows: StepRows, most_count: int) -> None:
         """Add a step, unless a later one is there already, and keep the newest ``most_count`` steps."""
-        if told.end_ns < self.newest_ns:
+        if step_rows.end_ns < self.newest_ns:
             return  # late rows of a step that was judged without them: the history is in order of time
-        table = told.values
+        table = step_rows.values
         own = table[:, 0] - table[:, 1]
         data = np.nan_to_num(table[:, 2])
         self._rows.append(
@@ -52,10 +52,10 @@ class StepHistory:
                 float(np.median(table[:, 1])),
             ]
         )
-        if self._ends_ns and not self._is_pause(self._ends_ns[-1], told.end_ns):
-            pause_ns = told.end_ns - self._ends_ns[-1] - self.median_step_ns
+        if self._ends_ns and not self._is_pause(self._ends_ns[-1], step_rows.end_ns):
+            pause_ns = step_rows.end_ns - self._ends_ns[-1] - self.median_step_ns
             self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
-        self._ends_ns.append(told.end_ns)
+        self._ends_ns.append(step_rows.end_ns)
         del self._rows[:-most_count]
         del self._ends_ns[:-most_count]
 

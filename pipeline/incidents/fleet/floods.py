@@ -171,10 +171,10 @@ class Floods:
         texts += [f"planned work: {works[0].reason} ({works[0].actor})"] if cause == "planned_work" else []
         onset_ns = min(by_host[host] for host in hosts)
         why, action = FleetReason.MANY_HOSTS, ActionKind.NOTIFY
-        told = Opening(
+        opening = Opening(
             FLEET_JOB_ID, FaultKind.DEGRADED, cause, onset_ns, why, action, tuple(texts), name, common=common
         )
-        self._book.open(key, told, now_ns)
+        self._book.open(key, opening, now_ns)
         for verdict_id in self._members:
             self._cover(verdict_id)
 

@@ -61,16 +61,16 @@ class FleetHosts:
                 known.busy_since_ns = ts_ns
             known.busy_ns = max(known.busy_ns, ts_ns)
 
-    def collectors(self, host: str, told: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    def collectors(self, host: str, reported: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         """Return which collectors of a host worked before and fail now, and which work.
 
         Args:
             host: a host that was heard.
-            told: ``HostStatus.collectors``.
+            reported: ``HostStatus.collectors``.
         """
         known = self._all[host]
-        well = [name for name, state in told.items() if isinstance(state, Mapping) and state.get("ok") is True]
-        failed = [name for name in told if name in known.worked and name not in well]
+        well = [name for name, state in reported.items() if isinstance(state, Mapping) and state.get("ok") is True]
+        failed = [name for name in reported if name in known.worked and name not in well]
         known.worked = sorted({*known.worked, *well})[:_MAX_COLLECTORS]
         return failed, well
 

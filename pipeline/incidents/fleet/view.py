@@ -226,7 +226,7 @@ class FleetView:
         texts += [f"planned work on it: {works.reason} ({works.actor})"] if works is not None else []
         action = ActionKind.NONE if works is not None else ActionKind.DRAIN
         fault = FaultKind(signal.fault)
-        told = Opening(
+        opening = Opening(
             IDLE_JOB_ID,
             fault,
             signal.cause,
@@ -237,7 +237,7 @@ class FleetView:
             signal.name,
             (signal.host,),
         )
-        verdict = self._book.open(key, told, now_ns)
+        verdict = self._book.open(key, opening, now_ns)
         self._floods.add_member(verdict.verdict_id, signal.name, [signal.host], own_word=True)
 
     def _well(self, event: Event, now_ns: int) -> None:
@@ -301,7 +301,7 @@ class FleetView:
                 continue
             job_id = offender.job_id if self.hosts.is_busy(offender.host, now_ns) else IDLE_JOB_ID
             why, action = FleetReason.REPEAT_OFFENDER, self._config.repeat_action
-            told = Opening(
+            opening = Opening(
                 job_id,
                 FaultKind.DEGRADED,
                 offender.cause,
@@ -312,7 +312,7 @@ class FleetView:
                 "upheld_verdicts",
                 (offender.host,),
             )
-            self._book.open(key, told, now_ns)
+            self._book.open(key, opening, now_ns)
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as named parts."""

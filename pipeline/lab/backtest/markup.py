@@ -56,8 +56,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[
     kinds = [' class="n"' if index in right else "" for index in range(len(head))]
 
     def line(tag: str, cells: Iterable[str]) -> str:
-        told = (f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
-        return f"<tr>{''.join(told)}</tr>"
+        tagged = (f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(tagged)}</tr>"
 
     body = "".join(line("td", row) for row in rows)
     return f"<table><thead>{line('th', map(text, head))}</thead><tbody>{body}</tbody></table>"

@@ -56,7 +56,7 @@ class _Rank:
     odd_until_ns: int = 0
     waits_since_ns: int = 0
     waits_in: tuple[str, str, int] | None = None
-    told_wait_ns: int = 0
+    reported_wait_ns: int = 0
 
 
 class FakeJob:
@@ -365,9 +365,9 @@ class FakeJob:
         """Send a waiting rank's collective states, after one second of waiting and then each five."""
         if end_ns - rank.waits_since_ns < NS_PER_SECOND or rank.waits_in is None:
             return
-        if rank.told_wait_ns and end_ns - rank.told_wait_ns < 5 * NS_PER_SECOND:
+        if rank.reported_wait_ns and end_ns - rank.reported_wait_ns < 5 * NS_PER_SECOND:
             return
-        rank.told_wait_ns = end_ns
+        rank.reported_wait_ns = end_ns
         comm_id, op_name, seq = rank.waits_in
         rows = [CollectiveRecord(stamp, "state", rank.rank, comm_id, op_name, seq, 4096, rank.waits_since_ns)]
         for other, last in self._seq.items():

@@ -105,7 +105,7 @@ class Scenario:
         for extra in (1, 2):
             self.verdicts.extend(self.engine.tick(self.job.now_ns + extra * NS_PER_SECOND).verdicts)
         if wrong := LifeCheck().see_all(self.verdicts):
-            raise AssertionError("\n".join([*wrong, self.told()]))
+            raise AssertionError("\n".join([*wrong, self.reported()]))
         return self
 
     def check(self, *, taken_back: bool = False) -> None:
@@ -121,18 +121,18 @@ class Scenario:
             found = [v for v in self.verdicts if self._fits(v, want)]
             if not found:
                 span = f"{want.span.from_seconds} and {want.span.to_seconds} s"
-                raise AssertionError(f"wanted {want.named} between {span}, got:\n{self.told()}")
+                raise AssertionError(f"wanted {want.named} between {span}, got:\n{self.reported()}")
         named = {name for want in self.wants for name in _names(want.named.get("suspects", ()))}
         for verdict in self.final() if taken_back else self.verdicts:
             for suspect in verdict.suspects:
                 if suspect.component.name not in named:
-                    raise AssertionError(f"{suspect.component.name} was accused:\n{self.told()}")
+                    raise AssertionError(f"{suspect.component.name} was accused:\n{self.reported()}")
 
     def want_nothing(self, seconds: int) -> Scenario:
         """Run for this many seconds and require that no verdict appears; return the scenario."""
         self.run(seconds)
         if self.verdicts:
-            raise AssertionError(f"wanted nothing, got:\n{self.told()}")
+            raise AssertionError(f"wanted nothing, got:\n{self.reported()}")
         return self
 
     def final(self) -> list[Verdict]:
@@ -140,7 +140,7 @@ class Scenario:
         last = {verdict.verdict_id: verdict for verdict in self.verdicts}
         return [verdict for verdict in last.values() if verdict.state is not VerdictState.CANCELLED]
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return all verdicts as text, for a failing test."""
         lines = [
             f"  {(v.detected_ns - self.shape.start_ns) / 1e9:6.1f} s {v.state.value:9} {v.fault.value:9} {v.cause:18} "

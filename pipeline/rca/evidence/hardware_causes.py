@@ -45,7 +45,7 @@ class HardwareCauses:
         self._rules = rules
         self._log = log
 
-    def accuse_who_told(self, graph: JobGraph, findings: Sequence[Finding], now_ns: int) -> list[Finding]:
+    def accuse_reporting_hosts(self, graph: JobGraph, findings: Sequence[Finding], now_ns: int) -> list[Finding]:
         """Return the findings, with suspects where one machine logged an event as the job came to stand or slow down.
 
         An event that accuses nobody by itself (a GPU's page fault, a corrected error) does so together with a job that
@@ -76,14 +76,14 @@ class HardwareCauses:
         alone = len(hosts) == 1 or may_fail_together(graph, hosts)
         if finding.suspects or not alone or len({fact.cause for fact in near}) != 1:
             return finding
-        told = replace(
+        reported = replace(
             finding,
             cause=near[0].cause,
             confidence=0.75,
             reason=Reason.HARDWARE_EVENT,
             evidence=(*(fact.evidence() for fact in near[:_SHOWN_FACTS]), *finding.evidence),
         )
-        return replace(told, suspects=host_suspects(hosts))
+        return replace(reported, suspects=host_suspects(hosts))
 
     def _accused(self, finding: Finding, now_ns: int) -> Finding:
         """Return a finding about a job that stands with the one machine that logged an event around its onset."""

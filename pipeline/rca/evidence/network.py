@@ -109,8 +109,8 @@ class NetworkTracker:
             now_ns: end of the slice.
             anomalies: anomalies of step times.
         """
-        told = [anomaly for anomaly in anomalies if anomaly.metric == "step_seconds"]
-        job = max(told, key=lambda anomaly: anomaly.start_ns, default=None)
+        of_job = [anomaly for anomaly in anomalies if anomaly.metric == "step_seconds"]
+        job = max(of_job, key=lambda anomaly: anomaly.start_ns, default=None)
         link = None if job is None else self._link(job, anomalies)
         if job is None or link is None:
             self._rank, self._since_ns = -1, 0

@@ -33,7 +33,7 @@ class ReturnedHosts:
         findings: Sequence[Finding],
         graph: JobGraph,
         silent: Collection[str],
-        told_ns: Callable[[int], int],
+        reported_ns: Callable[[int], int],
         now_ns: int,
     ) -> list[Finding]:
         """Remember hosts accused for silence, and exonerate those whose ranks have all reported since.
@@ -42,7 +42,7 @@ class ReturnedHosts:
             findings: findings of this slice.
             graph: the job's ranks and hosts.
             silent: hosts that have sent nothing for too long.
-            told_ns: rank -> when it last reported its position itself; 0 if never.
+            reported_ns: rank -> when it last reported its position itself; 0 if never.
             now_ns: end of the slice.
 
         Returns:
@@ -53,7 +53,9 @@ class ReturnedHosts:
                 self.accused_ns.update((name, now_ns) for name in finding.accused if name in silent)
         if not self.accused_ns:
             return list(findings)
-        back = [host for host in sorted(self.accused_ns.keys() - set(silent)) if self._is_back(host, graph, told_ns)]
+        back = [
+            host for host in sorted(self.accused_ns.keys() - set(silent)) if self._is_back(host, graph, reported_ns)
+        ]
         at_index = next((at for at, finding in enumerate(findings) if finding.fault in _STANDSTILL), None)
         if at_index is None or findings[at_index].reason is Reason.SILENT_AND_PEERS_STALLED:
             return list(findings)
@@ -63,12 +65,12 @@ class ReturnedHosts:
         named = replace(findings[at_index], exonerates=(*findings[at_index].exonerates, *freed))
         return [*findings[:at_index], named, *findings[at_index + 1 :]] if freed else list(findings)
 
-    def _is_back(self, host: str, graph: JobGraph, told_ns: Callable[[int], int]) -> bool:
+    def _is_back(self, host: str, graph: JobGraph, reported_ns: Callable[[int], int]) -> bool:
         """Return whether all ranks of a host have reported since its accusation, and none has exited."""
         ranks = graph.ranks_of_host(host)
         since_ns = self.accused_ns[host]
         return bool(ranks) and all(
-            max(told_ns(rank), graph.ranks[rank].last_step_ns) > since_ns and graph.ranks[rank].exit is None
+            max(reported_ns(rank), graph.ranks[rank].last_step_ns) > since_ns and graph.ranks[rank].exit is None
             for rank in ranks
         )
 

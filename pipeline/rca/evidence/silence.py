@@ -224,8 +224,8 @@ def _spares(
         return Reason.AMBIGUOUS
     begin_ns, end_ns = progress_ns, progress_ns + config.taken_down_ns
     later = [host for host in mute if host not in guilty and begin_ns < graph.hosts[host].last_seen_ns <= end_ns]
-    told = any(not left_in_order(graph.ranks[rank]) for rank in graph.leaving)
-    is_ended = len(later) > config.lost_ratio * len(graph.hosts) and not told
+    has_failure = any(not left_in_order(graph.ranks[rank]) for rank in graph.leaving)
+    is_ended = len(later) > config.lost_ratio * len(graph.hosts) and not has_failure
     return Reason.MONITORING_LOST if is_ended else None
 
 
@@ -283,8 +283,8 @@ def _last_progress(
 ) -> _LastProgress | Reason:
     """Return when the speaking hosts last made progress; a reason where that is not known."""
     hosts = {rank: graph.host_of(rank) for rank in graph.ranks}
-    told = (rank for rank, host in hosts.items() if host in speaking or is_lone(host))  # they stop together
-    steps_ns = max((graph.ranks[rank].last_step_ns for rank in told), default=0)
+    speaking_ranks = (rank for rank, host in hosts.items() if host in speaking or is_lone(host))  # they stop together
+    steps_ns = max((graph.ranks[rank].last_step_ns for rank in speaking_ranks), default=0)
     if steps_ns:
         before_ns = config.same_time_ns + pace.median_step_ns
         return _LastProgress(steps_ns, before_ns, min(before_ns, config.after_ns + 2 * pace.median_step_ns))

@@ -98,7 +98,7 @@ def find_stop(
     config: StopConfig,
     stood_since_ns: int = 0,
     belied: Collection[int] = (),
-    told_ns: Callable[[int], int] = lambda _rank: 0,
+    reported_ns: Callable[[int], int] = lambda _rank: 0,
 ) -> tuple[Finding | None, Reason | None]:
     """Return a finding about the first exit that is no other's consequence, or the reason why there is none.
 
@@ -108,7 +108,7 @@ def find_stop(
         config: settings.
         stood_since_ns: since when the job made no progress while its processes lived; 0: not known.
         belied: ranks without which the job went on; their exits count only where no other rank ended.
-        told_ns: returns when a rank last reported the operations it waits in; 0: never.
+        reported_ns: returns when a rank last reported the operations it waits in; 0: never.
 
     Returns:
         The finding and None; or None and the reason, which is also None where no process ended.
@@ -130,7 +130,7 @@ def find_stop(
     roots = _before_the_order(graph, dead, candidates, config)
     if not roots:
         lonely, went_on = now_ns - first_ns > config.lonely_ns, not 0 < stood_since_ns < first_ns
-        return _no_root(graph, dead, told_ns, lonely=lonely, went_on=went_on)
+        return _no_root(graph, dead, reported_ns, lonely=lonely, went_on=went_on)
     at_ns = {rank: graph.corrected_ns(rank, dead[rank].ts_ns) for rank in roots}
     earliest = min(at_ns.values())
     if _one_after_another(graph, at_ns, config):
@@ -282,14 +282,14 @@ def _before_the_order(graph: JobGraph, dead: dict[int, ExitFact], roots: list[in
 
 
 def _no_root(
-    graph: JobGraph, dead: dict[int, ExitFact], told_ns: Callable[[int], int], *, lonely: bool, went_on: bool
+    graph: JobGraph, dead: dict[int, ExitFact], reported_ns: Callable[[int], int], *, lonely: bool, went_on: bool
 ) -> tuple[Finding | None, Reason | None]:
     """Return what follows where all exits are victims': ranks that were left behind, nobody, or a reason to wait.
 
     Args:
         graph: the job.
         dead: rank -> its exit.
-        told_ns: as in ``find_stop``.
+        reported_ns: as in ``find_stop``.
         lonely: whether the first exit is older than ``lonely_ns``.
         went_on: whether the job made progress until the first exit.
     """
@@ -305,7 +305,7 @@ def _no_root(
     onset_ns = min(fact.ts_ns for fact in dead.values())
     evidence = tuple(exit_evidence(graph, rank, dead[rank]) for rank in sorted(dead)[:5])
     others = {graph.host_of(rank) for rank in dead} - hosts
-    if len(others) > 1 and alive and all(_heard_ns(graph, rank, told_ns) < onset_ns for rank in alive):
+    if len(others) > 1 and alive and all(_heard_ns(graph, rank, reported_ns) < onset_ns for rank in alive):
         return _left_behind(graph, alive, onset_ns, evidence), None
     return (
         Finding(FaultKind.FAIL_STOP, "unknown", (), onset_ns, 0.5, Reason.AMBIGUOUS, evidence, certain=True),
@@ -327,10 +327,10 @@ def _was_lost(graph: JobGraph, dead: dict[int, ExitFact], asked: Sequence[int]) 
     )
 
 
-def _heard_ns(graph: JobGraph, rank: int, told_ns: Callable[[int], int]) -> int:
+def _heard_ns(graph: JobGraph, rank: int, reported_ns: Callable[[int], int]) -> int:
     """Return when a rank's process last gave a sign of life by itself, ns."""
     facts = graph.ranks[rank]
-    return max(facts.last_step_ns, facts.stall_ns, told_ns(rank))
+    return max(facts.last_step_ns, facts.stall_ns, reported_ns(rank))
 
 
 def _left_behind(graph: JobGraph, ranks: Sequence[int], onset_ns: int, evidence: tuple[Evidence, ...]) -> Finding:
@@ -350,11 +350,11 @@ def _finding(graph: JobGraph, dead: dict[int, ExitFact], roots: Sequence[int], o
         first = min(dead[rank].ts_ns for rank in victims)
         text = f"{len(victims)} other ranks exited afterwards, {why_victims([dead[rank] for rank in victims])}"
         evidence.append(Evidence("stop", events.EXIT, 1.0, first, max(dead[r].ts_ns for r in victims), text))
-    told = {cause_of_words(last_words(dead[rank].stderr_tail)) for rank in roots} - {""}
-    by_words = len(told) == 1
+    reported = {cause_of_words(last_words(dead[rank].stderr_tail)) for rank in roots} - {""}
+    by_words = len(reported) == 1
     return Finding(
         FaultKind.FAIL_STOP,
-        told.pop() if by_words else "process_exit",
+        reported.pop() if by_words else "process_exit",
         suspects_of(graph, roots),
         onset_ns,
         0.99 if all(dead[rank].reported for rank in roots) else 0.9,

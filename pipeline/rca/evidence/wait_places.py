@@ -117,7 +117,7 @@ class WaitPlaces:
                     place.pending.remove(op)
                     self._on_finished_wait(row.ts_ns - op["start_ns"], op["start_ns"], row.ts_ns)
 
-    def told_ns(self, rank: int) -> int:
+    def reported_ns(self, rank: int) -> int:
         """Return when a rank last reported the operations that it waits in, ns; 0: never, or it waits in none."""
         place = self._places.get(rank)
         return place.pending_ns if place is not None and place.pending else 0

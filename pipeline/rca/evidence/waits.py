@@ -164,9 +164,9 @@ class WaitTracker:
             not suspect.ranks or self._blamed & set(suspect.ranks) for suspect in suspects
         )
 
-    def told_ns(self, rank: int) -> int:
+    def reported_ns(self, rank: int) -> int:
         """Return when a rank last reported the operations that it waits in, ns; 0: never, or it waits in none."""
-        return self._places.told_ns(rank)
+        return self._places.reported_ns(rank)
 
     @property
     def tells(self) -> bool:

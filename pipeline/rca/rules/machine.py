@@ -128,12 +128,12 @@ def _find_working(  # as above
 ) -> tuple[list[Finding], list[Reason]]:
     """Return findings about machines that deviate in a job that works, and reasons where one is no finding."""
     loud = alarming(anomalies, rules)
-    telling = loud or silent_but_slow(anomalies, now_ns, pace, rules)
-    if not telling:
+    accusing = loud or silent_but_slow(anomalies, now_ns, pace, rules)
+    if not accusing:
         fading = [_still_differs(anomaly) for anomaly in anomalies if _fades(anomaly)]
         return fading, [Reason.NO_IMPACT] if anomalies else []
-    open_ones = cleared.judge(telling, now_ns, pace, rules)
-    candidates = open_ones or telling
+    open_ones = cleared.judge(accusing, now_ns, pace, rules)
+    candidates = open_ones or accusing
     chosen = find_concurrent_failures(graph, now_ns, candidates, anomalies, pace, rules) or single_out(
         graph, candidates, rules
     )

@@ -47,8 +47,8 @@ class SlowRules:
         from_start_strength_ratio: a smaller excess that was there from the start is ``degraded``.
         stop_window_ns: a process that makes steps and was seen stopped within this time lacks CPU time.
         max_host_ratio: when more than this share of the hosts are slow together (two of 16), no machine is at fault.
-        told_why_ns: time after which a job-wide slowdown gets no cause from the ranks' own time any more. The work of
-            the machines before it, which tells whether ranks wait, is kept for a quarter of an hour.
+        explained_for_ns: time after which a job-wide slowdown gets no cause from the ranks' own time any more. The
+            work of the machines before it, which tells whether ranks wait, is kept for a quarter of an hour.
         nobody_lasting_ns: time after which a job-wide slowdown without a known reason is a finding.
     """
 
@@ -57,12 +57,12 @@ class SlowRules:
     from_start_strength_ratio: float = 0.5
     stop_window_ns: int = 15 * NS_PER_SECOND
     max_host_ratio: float = 0.125
-    told_why_ns: int = 600 * NS_PER_SECOND
+    explained_for_ns: int = 600 * NS_PER_SECOND
     nobody_lasting_ns: int = 30 * NS_PER_SECOND
 
     def tells_own(self, lasting_ns: int, own_ratio: float) -> bool:
         """Return whether the ranks' own time explains a slowdown, by its age and the share of the growth."""
-        return own_ratio >= self.loader_share_ratio and self.nobody_lasting_ns <= lasting_ns < self.told_why_ns
+        return own_ratio >= self.loader_share_ratio and self.nobody_lasting_ns <= lasting_ns < self.explained_for_ns
 
 
 def find_slow_findings(

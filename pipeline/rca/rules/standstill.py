@@ -63,7 +63,7 @@ def still_stalled(pace: JobProgress, now_ns: int) -> Finding:
     return Finding(FaultKind.HANG, "unknown", (), since_ns, 0.5, reason, (evidence,), only_holds=True)
 
 
-def told_as_unexplained(graph: JobGraph, now_ns: int, pace: JobProgress, rules: MachineRules) -> bool:
+def reported_as_unexplained(graph: JobGraph, now_ns: int, pace: JobProgress, rules: MachineRules) -> bool:
     """Return whether an unexplained standstill is a finding: longer than pauses are, and its processes live.
 
     Processes live and wait where GPUs hold memory and draw little power. Without such metrics the result is False.
@@ -178,8 +178,8 @@ def _was_busy(anomaly: Anomaly) -> bool:
 
     Its GPUs may have rested meanwhile, while those of the others waited in a collective.
     """
-    told = reported_metrics(anomaly)
-    return bool(told) and all(_is_busier(metric) for metric in told) and not differs_now(anomaly)
+    reported = reported_metrics(anomaly)
+    return bool(reported) and all(_is_busier(metric) for metric in reported) and not differs_now(anomaly)
 
 
 def _is_busier(metric: Mapping[str, Any]) -> bool:
@@ -294,10 +294,10 @@ def _only(anomalies: Sequence[Anomaly], tells: Callable[[Anomaly, Mapping[str, A
     """Return the anomalies of standing machines, reduced to the metrics for which ``tells`` holds."""
     found = []
     for anomaly in anomalies:
-        told = [metric for metric in reported_metrics(anomaly) if tells(anomaly, metric)]
-        if told and anomaly.detail.get("standing"):
+        reported = [metric for metric in reported_metrics(anomaly) if tells(anomaly, metric)]
+        if reported and anomaly.detail.get("standing"):
             detail = {key: value for key, value in anomaly.detail.items() if key != "standing"}
-            found.append(replace(anomaly, metric=told[0]["metric"], detail={**detail, "metrics": told}))
+            found.append(replace(anomaly, metric=reported[0]["metric"], detail={**detail, "metrics": reported}))
     return found
 
 

@@ -50,10 +50,8 @@ def find_standstill_outlier(
     """
     since_ns = pace.stalled_since_ns
     longest_ns = max(pace.longest_stall_ns, pace.longest_pause_ns)
-    stalled_ns, patience_ns = (
-        now_ns - since_ns,
-        max(rules.standstill_outlier_ns, int(2 * rules.learned_factor * longest_ns)),
-    )
+    stalled_ns = now_ns - since_ns
+    patience_ns = max(rules.standstill_outlier_ns, int(2 * rules.learned_factor * longest_ns))
     gave_up_ns = gave_up_waiting_ns(graph)
     if gave_up_ns is None:
         return None

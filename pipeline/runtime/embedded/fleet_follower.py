@@ -112,7 +112,7 @@ class FleetFollower:
     @staticmethod
     def _take(view: FleetView, bundle: SliceBundle, now_ns: int) -> None:
         """Tell a view which hosts were heard, where they are, and what they report."""
-        told: list[Event] = []
+        reported: list[Event] = []
         for record in bundle.fast.records:
             if isinstance(record, HostStatus):
                 view.on_status(record, now_ns)
@@ -122,8 +122,8 @@ class FleetFollower:
             elif isinstance(record, Event) and record.name in _TAKEN:
                 if record.name == events.AGENT and record.payload.get("edge") == "stop":
                     view.hosts.left(record.host)
-                told.append(record)
-        view.on_host_events(told, now_ns)
+                reported.append(record)
+        view.on_host_events(reported, now_ns)
 
     def _load(self) -> None:
         """Read the fleet's own file, unless a state is there already."""
@@ -176,10 +176,10 @@ class FleetFollower:
             for kind in ("known", "idle")
         )
         kinds = ("host_incidents", "fleet_incidents", "repeat_offenders", "covered_verdicts")
-        told = tuple(Sample({"cluster": c, "kind": kind}, status[kind]) for c, status in shown for kind in kinds)
+        samples = tuple(Sample({"cluster": c, "kind": kind}, status[kind]) for c, status in shown for kind in kinds)
         return [
             Family("tocsin_fleet_hosts", "gauge", "Hosts that the fleet view knows.", hosts),
-            Family("tocsin_fleet_incidents", "gauge", "Standing incidents of the fleet view.", told),
+            Family("tocsin_fleet_incidents", "gauge", "Standing incidents of the fleet view.", samples),
         ]
 
     def handlers(self) -> Mapping[str, Handler]:

@@ -298,9 +298,9 @@ class EngineService:
     def _begin_anew(self, change_ns: int) -> None:
         """Let all jobs start without state, because the clock was set by so many nanoseconds."""
         tick_ns = self.time.now_ns() // NS_PER_SECOND * NS_PER_SECOND
-        told = {"jump_seconds": change_ns / NS_PER_SECOND, "follows_hosts": bool(self.time.correction_ns)}
-        _LOG.error("the engine's clock was set: all jobs begin anew", extra=told)
-        self._events.append({"ts_ns": tick_ns, "name": Reason.CLOCK_JUMPED.value, **told})
+        fields = {"jump_seconds": change_ns / NS_PER_SECOND, "follows_hosts": bool(self.time.correction_ns)}
+        _LOG.error("the engine's clock was set: all jobs begin anew", extra=fields)
+        self._events.append({"ts_ns": tick_ns, "name": Reason.CLOCK_JUMPED.value, **fields})
         self._begin_jobs_anew(tick_ns, Reason.CLOCK_JUMPED)
 
     def _begin_jobs_anew(self, tick_ns: int, reason: Reason) -> None:

@@ -354,8 +354,8 @@ class JobDriver:
         """Count a refused record and return it with its reason and origin, for the topic ``where``."""
         self.counters["dead_letters" if where == DEAD_LETTER else "late_records"] += 1
         topic, partition, offset = ([*origin.split(":"), "", "", ""])[:3]
-        told = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
-        return Output(where, self._key, record, {name: text.encode() for name, text in told.items()})
+        fields = {"reason": reason, "topic": topic, "partition": partition, "offset": offset, "detail": detail}
+        return Output(where, self._key, record, {name: text.encode() for name, text in fields.items()})
 
     def _add_finished(self) -> None:
         """Write the parts of the next snapshot that will not change any more."""

@@ -49,7 +49,7 @@ class JobReports:
         """Start without anything to tell."""
         self._again: deque[tuple[int, Verdict]] = deque(maxlen=_KEPT_AGAIN)
         self._minutes = HealthMinutes()
-        self._told: set[JobKey] = set()
+        self._reported: set[JobKey] = set()
         """Attempts whose state was sent."""
 
     def on_output(self, engine: EmbeddedEngine, output: EngineOutput, tick_ns: int) -> list[Output]:
@@ -87,15 +87,15 @@ class JobReports:
     def _states(self, engine: EmbeddedEngine, tick_ns: int) -> Iterator[Output]:
         """Yield the state of each attempt where it is due, and the last one of attempts that are forgotten."""
         known = set(engine.jobs())
-        for job in sorted(self._told - known):
+        for job in sorted(self._reported - known):
             yield self._message(JOB_STATUS, status_key(job), encode_status(JobStatus(job, tick_ns, False, {})))
-        self._told &= known
+        self._reported &= known
         if tick_ns // NS_PER_SECOND % STATUS_SECONDS:
             return
         answer = engine.status()
         for state in answer["jobs"]:
             job = JobKey(state["cluster"], state["job_id"], state["attempt"])
-            self._told.add(job)
+            self._reported.add(job)
             yield self._message(
                 JOB_STATUS, status_key(job), _fitting(JobStatus(job, tick_ns, True, state, answer["models"]))
             )
@@ -118,7 +118,7 @@ class JobReports:
             "minutes": self._minutes.to_state(),
             "late_before": self._minutes.late_before(),
             "late": [[_fields(job), host, count] for (job, host), count in late],
-            "told": [_fields(job) for job in sorted(self._told)],
+            "told": [_fields(job) for job in sorted(self._reported)],
         }
         parts = {_MEMORY: pack_state(state)}
         for job in engine.jobs():
@@ -142,7 +142,7 @@ class JobReports:
         self._again.extend((due_ns, decode_verdict(text.encode())) for due_ns, text in state["again"])
         self._minutes.load_state(state["minutes"])
         self._minutes.load_late_before(state["late_before"])
-        self._told = {JobKey(*fields) for fields in state["told"]}
+        self._reported = {JobKey(*fields) for fields in state["told"]}
         engine.late_by_host.update({(JobKey(*job), host): count for job, host, count in state["late"]})
         for job in engine.jobs():
             history, prefix = engine.history(job), history_prefix(job)

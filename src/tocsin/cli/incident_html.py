@@ -89,7 +89,7 @@ def _plot(rows: Sequence[Row], onset: datetime) -> str:
     labels = [(_LEFT - 6, _TOP + 8, "end", f"{high:.4g}"), (_LEFT - 6, _BOTTOM, "end", f"{low:.4g}")]
     labels += [(_LEFT, _HEIGHT - 8, "start", moment_text(time_of(rows[0]["ts"])))]
     labels += [(_RIGHT, _HEIGHT - 8, "end", moment_text(time_of(rows[-1]["ts"])))]
-    parts += [f'<text x="{at}" y="{up}" text-anchor="{side}">{_text(told)}</text>' for at, up, side, told in labels]
+    parts += [f'<text x="{at}" y="{up}" text-anchor="{side}">{_text(label)}</text>' for at, up, side, label in labels]
     return "".join([*parts, "</svg>"])
 
 

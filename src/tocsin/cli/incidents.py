@@ -218,8 +218,8 @@ def close(args: argparse.Namespace, wanted: str, *, is_remote: bool) -> int:
         raise ConfigError("--note", args.note, "a sentence: why the incident is closed")
     data, _ = database_of(args)
     answer = ControlClient(control_socket(data)).call("incident_close", id=wanted, note=args.note)
-    told = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
-    print(plain(f"{told}; 'incidents show' tells it in about two seconds"))
+    text = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
+    print(plain(f"{text}; 'incidents show' tells it in about two seconds"))
     return 0
 
 

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         service.attach_recordings(RecordingManager(service.engine))
         attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
         with local_token(gate, service.server.address):
-            words = _serve_until_told(service, args.metrics_listen, str(address or folder))
+            words = _serve_until_stopped(service, args.metrics_listen, str(address or folder))
     finally:
         store.close()
     if words:
@@ -161,7 +161,7 @@ def _end_by_force_later() -> None:
     killer.start()
 
 
-def _serve_until_told(
+def _serve_until_stopped(
     service: EngineService, metrics_listen: str, where: str, on_death: Callable[[], None] = _end_by_force_later
 ) -> str:
     """Serve until a signal comes or a thread dies; return which thread died and why, "" = a signal came.

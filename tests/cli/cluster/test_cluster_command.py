@@ -170,7 +170,7 @@ def test_what_is_wrong_is_said_before_anything_starts(up: Up) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         (["--kafka-port={port}"], "port {port} is in use: choose another --kafka-port, or end what listens there"),
         (["--clickhouse-port={port}"], "port {port} is in use: choose another --clickhouse-port, or end what"),
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_said_before_anything_starts(up: Up) -> None:
     ],
 )
 def test_a_port_that_is_taken_is_said_before_anything_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], reported: str
 ) -> None:
     need_java()
     pytest.importorskip("pyflink", reason="no pyflink: pip install '.[flink]'")
@@ -195,5 +195,5 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(
             signal.signal(number, handler)
 
     said = capsys.readouterr().err
-    assert told.format(**ports) in said
+    assert reported.format(**ports) in said
     assert said.count("\n") == 1

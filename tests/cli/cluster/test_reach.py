@@ -81,22 +81,24 @@ def test_flink_gets_the_changed_jar(original: Path, tmp_path: Path) -> None:
 # --- what is told --------------------------------------------------------------------------------
 
 
-def told(monkeypatch: pytest.MonkeyPatch, *, bound: bool, metrics: str = "", settings: list[str] | None = None) -> str:
+def reported(
+    monkeypatch: pytest.MonkeyPatch, *, bound: bool, metrics: str = "", settings: list[str] | None = None
+) -> str:
     monkeypatch.setattr(command, "bound_opt_folder", lambda _: Path("/opt") if bound else None)
     args = Namespace(metrics_ports=metrics, flink_setting=settings or [])
     return "\n".join(command.reach_lines(args, Path("/home")))
 
 
 def test_up_says_loopback_only_where_it_is_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(monkeypatch, bound=True).startswith("all on this machine's loopback")
+    assert reported(monkeypatch, bound=True).startswith("all on this machine's loopback")
     for opened in (
-        told(monkeypatch, bound=False),
-        told(monkeypatch, bound=True, metrics="9249"),
-        told(monkeypatch, bound=True, settings=["rest.bind-address=0.0.0.0"]),
+        reported(monkeypatch, bound=False),
+        reported(monkeypatch, bound=True, metrics="9249"),
+        reported(monkeypatch, bound=True, settings=["rest.bind-address=0.0.0.0"]),
     ):
         assert opened.startswith("WARNING: on ALL interfaces of this machine: ")
         assert "all on this machine's loopback" not in opened
-    assert "which serve any file" in told(monkeypatch, bound=False)
+    assert "which serve any file" in reported(monkeypatch, bound=False)
 
 
 def test_an_unknown_flink_keeps_its_own_jar_and_is_told(

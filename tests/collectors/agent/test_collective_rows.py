@@ -52,11 +52,11 @@ def test_an_operation_that_does_not_finish_is_told_on_crossing_then_every_five_s
     for _ in range(12):
         stuck(bench, age=0.6 + (bench.ts - T0 * S) / S)
         bench.runs(1)
-    told = [(batch.ts_ns, row) for batch in of(bench.records, CollectiveBatch) for row in batch.rows]
+    reported = [(batch.ts_ns, row) for batch in of(bench.records, CollectiveBatch) for row in batch.rows]
 
-    assert [ts // S - T0 for ts, _ in told] == [0, 5, 10]
-    assert {row.record for _, row in told} == {"state"}
-    assert all((row.op_seq, row.end_ns, row.start_ns) == (5, 0, T0 * S - round(0.6 * S)) for _, row in told)
+    assert [ts // S - T0 for ts, _ in reported] == [0, 5, 10]
+    assert {row.record for _, row in reported} == {"state"}
+    assert all((row.op_seq, row.end_ns, row.start_ns) == (5, 0, T0 * S - round(0.6 * S)) for _, row in reported)
 
 
 def test_a_change_is_told_at_once_with_what_the_other_communicators_finished(bench: Bench) -> None:

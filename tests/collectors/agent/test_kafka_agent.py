@@ -82,12 +82,12 @@ def test_an_agent_whose_clock_is_ahead_says_so_and_stamps_with_the_broker_s(
     thread.start()
     found: list[Record] = []
 
-    def told(records: list[Any]) -> object:
+    def reported(records: list[Any]) -> object:
         found[:] = decoded(records)
         return any(isinstance(event, Event) and event.name == "clock_ahead" for event in found)
 
     try:
-        read_until(kafka_broker.address, [f"{topic_prefix}.events"], told)
+        read_until(kafka_broker.address, [f"{topic_prefix}.events"], reported)
     finally:
         agent.stop()
         thread.join(20)

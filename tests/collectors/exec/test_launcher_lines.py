@@ -107,14 +107,16 @@ def test_a_workers_exit_is_that_of_the_one_rank_below_it(host: Bench, runs: bool
 
 def ends(text: str, alive: set[int] | None = None, cut: int = 10_000) -> list[tuple[int, int, int]]:
     """What is told of a stream that comes in pieces; each look at the clock is a second later."""
-    told: list[tuple[int, int, int]] = []
+    reported: list[tuple[int, int, int]] = []
     clock = iter(range(T0, T0 + 100))
-    reader = WorkerEnds(lambda *end: told.append(end), lambda pid: pid not in (alive or set()), lambda: next(clock) * S)
+    reader = WorkerEnds(
+        lambda *end: reported.append(end), lambda pid: pid not in (alive or set()), lambda: next(clock) * S
+    )
     data = text.encode()
     for start in range(0, len(data), cut):
         reader.feed(data[start : start + cut])
     reader.close()
-    return [(pid, code, ts_ns // S - T0) for pid, code, ts_ns in told]
+    return [(pid, code, ts_ns // S - T0) for pid, code, ts_ns in reported]
 
 
 @pytest.mark.parametrize("cut", [10_000, 7, 100])
@@ -122,24 +124,24 @@ def test_who_failed_is_told_first_and_who_was_asked_to_end_as_ended_so(cut: int)
     text = "step 3\n" + ASKED.format(11) + ASKED.format(13) + FAILED.format(-9, 12)
     listed = "".join(LISTED.format(code, pid) for code, pid in ((-15, 11), (1, 13), (-9, 12)))
 
-    told = ends(text + "Traceback\n" + listed, cut=cut)
+    reported = ends(text + "Traceback\n" + listed, cut=cut)
 
-    assert [(pid, code) for pid, code, _ in told] == [(12, -9), (11, -15), (13, -15)]
-    assert told[0][2] < told[1][2]
+    assert [(pid, code) for pid, code, _ in reported] == [(12, -9), (11, -15), (13, -15)]
+    assert reported[0][2] < reported[1][2]
 
 
 def test_of_two_that_failed_in_one_look_both_ended_before_the_others_were_asked() -> None:
     """torchrun names the one with the lower rank; the other is only in the list at the end."""
-    told = ends(ASKED.format(13) + FAILED.format(1, 11) + LISTED.format(-15, 13) + LISTED.format(-9, 12))
+    reported = ends(ASKED.format(13) + FAILED.format(1, 11) + LISTED.format(-15, 13) + LISTED.format(-9, 12))
 
-    assert told == [(11, 1, 0), (13, -15, 1), (12, -9, 0)]
+    assert reported == [(11, 1, 0), (13, -15, 1), (12, -9, 0)]
 
 
 def test_after_a_restart_of_the_workers_it_begins_anew() -> None:
-    told = ends(ASKED.format(11) + FAILED.format(-9, 12) + ASKED.format(21) + FAILED.format(-6, 22))
+    reported = ends(ASKED.format(11) + FAILED.format(-9, 12) + ASKED.format(21) + FAILED.format(-6, 22))
 
-    assert [(pid, code) for pid, code, _ in told] == [(12, -9), (11, -15), (22, -6), (21, -15)]
-    assert told[2][2] > told[1][2]
+    assert [(pid, code) for pid, code, _ in reported] == [(12, -9), (11, -15), (22, -6), (21, -15)]
+    assert reported[2][2] > reported[1][2]
 
 
 def test_a_launcher_that_is_told_to_end_ends_them_all_and_nobody_failed() -> None:

@@ -70,12 +70,12 @@ def test_attach_sees_a_loss_that_becomes_nan(agent: Agent) -> None:
 
 
 def test_an_explicit_loss_wins(agent: Agent) -> None:
-    def told(loss: Any, number: int) -> Any:
+    def reported(loss: Any, number: int) -> Any:
         if number == 1:
             hook.loss(7.0)
         return loss * NAN if number in (1, 3) else loss
 
-    train(told)
+    train(reported)
 
     assert nans(agent) == [(3, "loss", "nan")]
     assert losses(agent) == [1.0, 7.0, 3.0, "nan"]
@@ -291,10 +291,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 def test_a_loss_on_a_gpu_is_read_when_it_has_arrived(gpu: Gpu) -> None:
     watch = LossWatch()
     watch.see(OnGpu(1.0), 0)
-    assert list(watch.take(0, is_told=False)) == []
+    assert list(watch.take(0, is_reported=False)) == []
     watch.see(OnGpu(NAN), 1)
     gpu.catch_up()
-    [first, second] = watch.take(1, is_told=False)
+    [first, second] = watch.take(1, is_reported=False)
 
     assert first == (0, 1.0)
     assert second[0] == 1
@@ -320,10 +320,10 @@ def test_a_nan_on_a_gpu_is_told_with_its_own_step(agent: Agent, gpu: Gpu) -> Non
 def test_a_told_loss_wins_over_one_that_arrives_later(gpu: Gpu) -> None:
     watch = LossWatch()
     watch.see(OnGpu(NAN), 0)
-    assert list(watch.take(0, is_told=True)) == []
+    assert list(watch.take(0, is_reported=True)) == []
     gpu.catch_up()
 
-    assert list(watch.take(1, is_told=False)) == []
+    assert list(watch.take(1, is_reported=False)) == []
     assert watch.is_empty
 
 
@@ -331,11 +331,11 @@ def test_a_gpu_that_is_far_behind_costs_no_more_memory(gpu: Gpu) -> None:
     watch = LossWatch()
     for number in range(MAX_COPIES + 10):
         watch.see(OnGpu(1.0), number)
-        assert list(watch.take(number, is_told=False)) == []
+        assert list(watch.take(number, is_reported=False)) == []
     gpu.catch_up()
 
     assert len(gpu.events) == MAX_COPIES
-    assert [step for step, _ in watch.take(99, is_told=False)] == list(range(MAX_COPIES))
+    assert [step for step, _ in watch.take(99, is_reported=False)] == list(range(MAX_COPIES))
 
 
 def test_a_captured_graph_gets_no_copy(gpu: Gpu) -> None:
@@ -346,14 +346,16 @@ def test_a_captured_graph_gets_no_copy(gpu: Gpu) -> None:
     assert watch.is_empty
 
 
-@pytest.mark.parametrize(("number", "is_scaled", "told"), [("inf", True, []), ("nan", True, [0]), ("inf", False, [0])])
-def test_an_overflow_on_a_gpu_is_no_news(gpu: Gpu, number: str, *, is_scaled: bool, told: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("number", "is_scaled", "reported"), [("inf", True, []), ("nan", True, [0]), ("inf", False, [0])]
+)
+def test_an_overflow_on_a_gpu_is_no_news(gpu: Gpu, number: str, *, is_scaled: bool, reported: list[int]) -> None:
     watch = LossWatch()
     watch.is_scaled = is_scaled
     watch.see(OnGpu(float(number)), 0)
     gpu.catch_up()
 
-    assert [step for step, _ in watch.take(0, is_told=False)] == told
+    assert [step for step, _ in watch.take(0, is_reported=False)] == reported
 
 
 def test_a_gpu_that_fails_raises_nothing_here(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,5 +366,5 @@ def test_a_gpu_that_fails_raises_nothing_here(gpu: Gpu, monkeypatch: pytest.Monk
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(Event, "query", fail)
-    assert list(watch.take(0, is_told=False)) == []
+    assert list(watch.take(0, is_reported=False)) == []
     assert watch.is_empty

@@ -46,7 +46,7 @@ class Host:
         (values,) = self.look(seconds).gpus.values()
         return dict(values)
 
-    def told(self, seconds: int = 1) -> list[tuple[str, dict[str, Any]]]:
+    def reported(self, seconds: int = 1) -> list[tuple[str, dict[str, Any]]]:
         ignored = {"uuid", "pci", "at_start"}
         events = self.look(seconds).events
         return [(e.name, {key: v for key, v in e.payload.items() if key not in ignored}) for e in events]
@@ -160,7 +160,7 @@ def test_an_older_library_without_a_function_is_no_failure(monkeypatch: pytest.M
     monkeypatch.delattr(FakeNvml, "nvmlGpmQueryDeviceSupport")
     host = one()
     host.fake.gpus[0].reasons_mask = 0x40
-    assert host.told(3) == [("clocks_event", {"reasons": ["hw_thermal"]})]
+    assert host.reported(3) == [("clocks_event", {"reasons": ["hw_thermal"]})]
 
 
 def test_an_impossible_percentage_is_counted_and_left_out() -> None:
@@ -178,19 +178,19 @@ def test_a_pcie_link_that_narrows_is_told_once_and_when_it_is_whole_again() -> N
     host = one()
     host.look(6)
     host.fake.gpus[0].width = 4
-    told = host.told(10)
-    assert told == [("pcie_link", {"gen": 5, "width": 4, "max_gen": 5, "max_width": 16})]
+    reported = host.reported(10)
+    assert reported == [("pcie_link", {"gen": 5, "width": 4, "max_gen": 5, "max_width": 16})]
     host.fake.gpus[0].width = 16
-    assert host.told(10) == [("pcie_link", {"gen": 5, "width": 16, "max_gen": 5, "max_width": 16})]
+    assert host.reported(10) == [("pcie_link", {"gen": 5, "width": 16, "max_gen": 5, "max_width": 16})]
 
 
 def test_an_idle_card_that_saves_power_on_its_link_is_no_fault() -> None:
     host = one()
     host.look(6)
     host.fake.gpus[0].gen, host.fake.gpus[0].util_percent = 1, 0
-    assert host.told(10) == []
+    assert host.reported(10) == []
     host.fake.gpus[0].util_percent = 90
-    assert host.told(10) == [("pcie_link", {"gen": 1, "width": 16, "max_gen": 5, "max_width": 16})]
+    assert host.reported(10) == [("pcie_link", {"gen": 1, "width": 16, "max_gen": 5, "max_width": 16})]
 
 
 def test_what_is_broken_before_the_agent_comes_is_told_at_the_start() -> None:
@@ -207,32 +207,32 @@ def test_clock_events_do_not_flap() -> None:
     host.look(2)
     for mask in (0x40, 0, 0x40, 0, 0x20, 0):  # one sample at a time
         gpu.reasons_mask = mask
-        assert host.told() == []
+        assert host.reported() == []
     gpu.reasons_mask = 0x40 | 0x04 | 0x01
-    assert host.told(4) == [("clocks_event", {"reasons": ["hw_thermal", "sw_power_cap"]})]
+    assert host.reported(4) == [("clocks_event", {"reasons": ["hw_thermal", "sw_power_cap"]})]
     gpu.reasons_mask = 0x04
-    assert host.told(4) == []
-    assert host.told(4) == [("clocks_event", {"reasons": ["sw_power_cap"]})]
+    assert host.reported(4) == []
+    assert host.reported(4) == [("clocks_event", {"reasons": ["sw_power_cap"]})]
     gpu.reasons_mask = 0x01  # idle is no event
-    assert host.told(10) == [("clocks_event", {"reasons": []})]
+    assert host.reported(10) == [("clocks_event", {"reasons": []})]
 
 
 def test_ecc_errors_are_told_by_how_many_came() -> None:
     gpu = hopper(0)
     gpu.ecc_corrected_count = 1000  # since the driver was loaded
     host = one(gpu)
-    assert host.told(6) == []
+    assert host.reported(6) == []
     gpu.ecc_uncorrected_count, gpu.ecc_corrected_count = 2, 1003
-    assert host.told(6) == [
+    assert host.reported(6) == [
         ("ecc", {"kind": "uncorrected", "count": 2}),
         ("ecc", {"kind": "corrected", "count": 3}),
     ]
     gpu.ecc_corrected_count = 1010
-    assert host.told(20) == []  # corrected ones at most once a minute
+    assert host.reported(20) == []  # corrected ones at most once a minute
     gpu.ecc_corrected_count = 1011
-    assert host.told(60) == [("ecc", {"kind": "corrected", "count": 8})]
+    assert host.reported(60) == [("ecc", {"kind": "corrected", "count": 8})]
     gpu.ecc_uncorrected_count = 0  # the driver was reloaded
-    assert host.told(6) == []
+    assert host.reported(6) == []
 
 
 def test_row_remapping_recovery_and_nvlinks_change() -> None:
@@ -243,14 +243,14 @@ def test_row_remapping_recovery_and_nvlinks_change() -> None:
     gpu.fields[230, 0] = 4
     gpu.nvlinks[7] = 0
     gpu.fields[52, 0] = 12
-    assert host.told(6) == [
+    assert host.reported(6) == [
         ("row_remap", {"pending": True, "failure": False}),
         ("gpu_recovery", {"action": 4}),
         ("nvlink_error", {"link": 7, "state": "down"}),
         ("nvlink_error", {"kind": "replay", "count": 12}),
     ]
     gpu.fields[230, 0] = 0
-    assert host.told(6) == [("gpu_recovery", {"action": 0})]
+    assert host.reported(6) == [("gpu_recovery", {"action": 0})]
 
 
 def test_blackwell_counts_nvlink_errors_by_link() -> None:
@@ -260,7 +260,7 @@ def test_blackwell_counts_nvlink_errors_by_link() -> None:
     host = one(gpu)
     host.look(6)
     gpu.fields[214, 11] = 1
-    assert host.told(6) == [("nvlink_error", {"kind": "recovery_failed", "count": 1, "link": 11})]
+    assert host.reported(6) == [("nvlink_error", {"kind": "recovery_failed", "count": 1, "link": 11})]
 
 
 # --- XIDs and lost GPUs --------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_who_shows_the_right_papers_is_let_in(
 
 
 @pytest.mark.parametrize(
-    ("text", "password", "told"),
+    ("text", "password", "reported"),
     [
         (PLAIN, "wrong-and-secret", "the broker refuses the user or the password"),
         (SCRAM, "wrong-and-secret", "password"),  # the broker may hang up before it says why
@@ -89,7 +89,7 @@ def test_who_does_not_is_told_what_is_wrong_and_keeps_its_records(
     topic_prefix: str,
     text: str,
     password: str,
-    told: str,
+    reported: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -99,7 +99,7 @@ def test_who_does_not_is_told_what_is_wrong_and_keeps_its_records(
         return [record.__dict__["error"] for record in caplog.records if record.getMessage() == "broker away"]
 
     # On a loaded machine the broker may hang up before its answer is read; the next attempt hears it.
-    wait_until(lambda: any(told in error for error in errors()), 90)
+    wait_until(lambda: any(reported in error for error in errors()), 90)
     sink.close(0.1)
     wait_until(lambda: all(thread.name != "kafka-connect" for thread in threading.enumerate()), 90)
 

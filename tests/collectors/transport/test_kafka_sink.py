@@ -331,10 +331,10 @@ def test_topics_that_are_missing_are_told_and_found_when_they_come(
     one = start(kafka_broker.address)
     one.put(event(0))
     wait_until(lambda: any("broker away" in record.getMessage() for record in caplog.records), 30)
-    told = next(record.__dict__["error"] for record in caplog.records if "broker away" in record.getMessage())
+    reported = next(record.__dict__["error"] for record in caplog.records if "broker away" in record.getMessage())
     make_topics(kafka_broker, topic_prefix)
 
-    assert told == f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"
+    assert reported == f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"
     assert numbers(kafka_broker.address, topic_prefix, 1) == [0]
 
 

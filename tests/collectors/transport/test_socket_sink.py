@@ -168,12 +168,12 @@ def test_it_says_once_a_connection_that_what_was_kept_is_sent(engine: Callable[[
 class _Watched(list[dict[str, object]]):
     """A list that says what is added."""
 
-    def __init__(self, told: Callable[[dict[str, object]], None]) -> None:
+    def __init__(self, reported: Callable[[dict[str, object]], None]) -> None:
         super().__init__()
-        self._told = told
+        self._reported = reported
 
     def append(self, control: dict[str, object]) -> None:
-        self._told(control)
+        self._reported(control)
         super().append(control)
 
 

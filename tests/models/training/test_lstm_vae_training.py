@@ -61,10 +61,10 @@ def test_the_same_seed_gives_the_same_bytes_and_leaves_the_users_own_randomness_
 
 
 def test_progress_is_told_step_by_step_to_the_end() -> None:
-    told: list[tuple[int, int]] = []
-    train_vae([machines_at_work(4)], ["m"], [UNIT], SHORT, lambda done, steps: told.append((done, steps)))
+    reported: list[tuple[int, int]] = []
+    train_vae([machines_at_work(4)], ["m"], [UNIT], SHORT, lambda done, steps: reported.append((done, steps)))
 
-    assert told == [(number, told[-1][1]) for number in range(1, told[-1][1] + 1)]
+    assert reported == [(number, reported[-1][1]) for number in range(1, reported[-1][1] + 1)]
 
 
 def test_recordings_of_different_size_train_together_and_gaps_are_left_out() -> None:

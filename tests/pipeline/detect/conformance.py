@@ -41,16 +41,16 @@ def numbers_in(value: Any) -> list[float]:
     return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
-def accused(told: Sequence[Sequence[Anomaly]]) -> set[str]:
+def accused(reported: Sequence[Sequence[Anomaly]]) -> set[str]:
     """Hosts that are named; of the whole job a detector may speak besides."""
-    named = [anomaly.component for said in told for anomaly in said]
+    named = [anomaly.component for said in reported for anomaly in said]
     return {component.name for component in named if component.kind is ComponentKind.HOST}
 
 
-def scores_of(told: Sequence[Sequence[Anomaly]], host: str) -> dict[int, float]:
+def scores_of(reported: Sequence[Sequence[Anomaly]], host: str) -> dict[int, float]:
     """The highest score that a host has in each slice in which it has one."""
     found: dict[int, float] = {}
-    for index, said in enumerate(told):
+    for index, said in enumerate(reported):
         own = [a.score for a in said if a.component.kind is ComponentKind.HOST and a.component.name == host]
         if own:
             found[index] = max(own)
@@ -162,28 +162,28 @@ class DetectorCase:
         if check in self.exempt:
             pytest.skip(self.exempt[check])
 
-    def told(self, hosts: int = 8, *, faulty: bool = True) -> Sequence[Sequence[Anomaly]]:
+    def reported(self, hosts: int = 8, *, faulty: bool = True) -> Sequence[Sequence[Anomaly]]:
         """All that a new one says of the case's own slices: played once for each strength."""
-        return _told(type(self), self.strength, hosts, faulty)  # type: ignore[arg-type]  # a class has a hash: mypy looks at its instances'
+        return _reported(type(self), self.strength, hosts, faulty)  # type: ignore[arg-type]  # a class has a hash: mypy looks at its instances'
 
     def play(self, slices: Iterable[Slice], break_at: Container[int] = ()) -> tuple[Detector, list[list[Anomaly]]]:
         """All that it says of each slice; after those of ``break_at`` it is replaced by a restored one."""
         graph = JobGraph()
         detector = self.detector(graph)
-        told = []
+        reported = []
         for index, data in enumerate(slices):
             graph.take(data.records)
-            told.append(list(detector.on_slice(data)))
+            reported.append(list(detector.on_slice(data)))
             if index in break_at:
                 parts = detector.snapshot()
                 detector = self.detector(graph)
                 detector.restore(parts)
                 assert detector.snapshot() == parts
-        return detector, told
+        return detector, reported
 
 
 @cache
-def _told(kind: type[DetectorCase], strength: float, hosts: int, faulty: bool) -> list[list[Anomaly]]:
+def _reported(kind: type[DetectorCase], strength: float, hosts: int, faulty: bool) -> list[list[Anomaly]]:
     case = kind()
     case.strength = strength
     return case.play(case.slices(hosts, faulty=faulty))[1]

@@ -56,9 +56,9 @@ def constant(slices: Sequence[Slice]) -> list[Slice]:
     return [first, *(later(second, place * length_ns) for place in range(len(slices) - 1))]
 
 
-def first_said(told: Sequence[Sequence[Anomaly]]) -> int:
+def first_said(reported: Sequence[Sequence[Anomaly]]) -> int:
     """Index of the first slice of which something is said."""
-    return next(index for index, said in enumerate(told) if said)
+    return next(index for index, said in enumerate(reported) if said)
 
 
 class DetectorConformance(DetectorCase):
@@ -69,17 +69,17 @@ class DetectorConformance(DetectorCase):
         assert all(len(reason) > 20 for reason in self.exempt.values())
 
     def test_it_finds_what_it_is_made_for_and_names_nobody_else(self) -> None:
-        assert accused(self.told()) == {FAULTY_HOST}
+        assert accused(self.reported()) == {FAULTY_HOST}
 
     def test_it_says_nothing_of_a_healthy_job(self) -> None:
-        assert not [anomaly for said in self.told(faulty=False) for anomaly in said]
+        assert not [anomaly for said in self.reported(faulty=False) for anomaly in said]
 
     def test_scores_lie_where_the_documents_say_and_times_in_the_past(self) -> None:
-        slices, told = self.slices(8, faulty=True), self.told()
+        slices, reported = self.slices(8, faulty=True), self.reported()
         low, high = self.scores
 
-        assert next(anomaly.score for said in told for anomaly in said) >= 1  # the alarm line, whoever speaks
-        for data, said in zip(slices, told, strict=True):
+        assert next(anomaly.score for said in reported for anomaly in said) >= 1  # the alarm line, whoever speaks
+        for data, said in zip(slices, reported, strict=True):
             for anomaly in said:
                 assert low <= anomaly.score <= (high if anomaly.component.kind is ComponentKind.HOST else math.inf)
                 assert anomaly.start_ns <= anomaly.end_ns <= anomaly.slice_end_ns == data.end_ns
@@ -92,13 +92,15 @@ class DetectorConformance(DetectorCase):
 
     def test_a_gross_fault_scores_no_lower(self) -> None:
         self.skip_if_exempt("direction")
-        weak, strong = (scores_of(told, FAULTY_HOST) for told in self._weak_and_strong((1.0, self.gross_strength)))
+        weak, strong = (
+            scores_of(reported, FAULTY_HOST) for reported in self._weak_and_strong((1.0, self.gross_strength))
+        )
 
         assert max(strong.values()) >= max(weak.values()) - 1e-6
 
     def test_a_stronger_fault_scores_higher(self) -> None:
         """In the first slice in which both are said: of sums that grow with time, later ones have stopped growing."""
-        weak, strong = (scores_of(told, FAULTY_HOST) for told in self._weak_and_strong(self.graded_strengths))
+        weak, strong = (scores_of(reported, FAULTY_HOST) for reported in self._weak_and_strong(self.graded_strengths))
         both = sorted(weak.keys() & strong.keys())
 
         assert both
@@ -106,18 +108,18 @@ class DetectorConformance(DetectorCase):
         assert all(strong[index] >= weak[index] / _CLEARLY for index in both)
 
     def _weak_and_strong(self, strengths: tuple[float, float]) -> list[Sequence[Sequence[Anomaly]]]:
-        told = []
+        reported = []
         for self.strength in strengths:
-            told.append(self.told())
-        return told
+            reported.append(self.reported())
+        return reported
 
     @pytest.mark.parametrize("lack", LACKS)
     def test_a_healthy_machine_whose_numbers_were_never_there_is_not_named_and_hides_nobody(self, lack: Lack) -> None:
         self.skip_if_exempt(lack)
-        told = self._told_without(0, lack, faulty=True)
+        reported = self._told_without(0, lack, faulty=True)
 
-        assert accused(told) == {FAULTY_HOST}
-        assert self._is_named_in_time(told)
+        assert accused(reported) == {FAULTY_HOST}
+        assert self._is_named_in_time(reported)
 
     @pytest.mark.parametrize("lack", LACKS)
     def test_a_healthy_machine_whose_numbers_stop_coming_is_not_named_and_hides_nobody(self, lack: Lack) -> None:
@@ -134,16 +136,16 @@ class DetectorConformance(DetectorCase):
         slices = enumerate(self.slices(8, faulty=faulty))
         return self.play(self.lacking(data, host, lack) if index >= first else data for index, data in slices)[1]
 
-    def _is_named_in_time(self, told: Sequence[Sequence[Anomaly]]) -> bool:
-        return min(scores_of(told, FAULTY_HOST)) <= min(scores_of(self.told(), FAULTY_HOST)) + self.waits_slices
+    def _is_named_in_time(self, reported: Sequence[Sequence[Anomaly]]) -> bool:
+        return min(scores_of(reported, FAULTY_HOST)) <= min(scores_of(self.reported(), FAULTY_HOST)) + self.waits_slices
 
     def test_nan_never_comes_out(self) -> None:
         slices = self.slices(8, faulty=True)
         slices = [self.lacking(data, "n00", "all numbers") if index % 2 else data for index, data in enumerate(slices)]
-        detector, told = self.play(slices)
+        detector, reported = self.play(slices)
 
-        assert accused(told) == {FAULTY_HOST}
-        for said in told:
+        assert accused(reported) == {FAULTY_HOST}
+        for said in reported:
             for anomaly in said:
                 assert math.isfinite(anomaly.score)
                 assert not [number for number in numbers_in(anomaly.detail) if math.isnan(number)]
@@ -153,9 +155,9 @@ class DetectorConformance(DetectorCase):
         slices = self.slices(8, faulty=True)
         for number in range(8):
             slices = [self.lacking(data, f"n{number:02d}", "all numbers") for data in slices]
-        _, told = self.play(slices)
+        _, reported = self.play(slices)
 
-        assert not accused(told)
+        assert not accused(reported)
 
     def test_a_host_that_is_heard_of_every_other_slice_is_no_fault_and_hides_none(self) -> None:
         slices = [without(data, "n05") if index % 2 else data for index, data in enumerate(self.slices(8, faulty=True))]
@@ -173,46 +175,46 @@ class DetectorConformance(DetectorCase):
 
     @pytest.mark.parametrize("hosts", [1, 2])
     def test_too_few_peers_abstain_by_name(self, hosts: int) -> None:
-        detector, told = self.play(self.slices(hosts, faulty=True))
+        detector, reported = self.play(self.slices(hosts, faulty=True))
 
-        assert not accused(told)
+        assert not accused(reported)
         assert detector.abstained[Reason.TOO_FEW_PEERS] > 0
 
     def test_a_snapshot_after_any_slice_changes_nothing(self) -> None:
         slices = self.slices(8, faulty=True)
-        detector, told = self.play(slices)
+        detector, reported = self.play(slices)
         restored, told_again = self.play(slices, break_at=range(0, len(slices), self.break_step))
 
-        assert told_again == told
+        assert told_again == reported
         assert restored.abstained == detector.abstained
         assert restored.snapshot() == detector.snapshot()
 
     def test_identical_inputs_give_identical_answers(self) -> None:
-        assert self.play(self.slices(8, faulty=True))[1] == self.told()
+        assert self.play(self.slices(8, faulty=True))[1] == self.reported()
 
     @pytest.mark.parametrize("share", [0.5, 0.65, 0.9])
     def test_what_comes_later_changes_nothing_that_was_said(self, share: float) -> None:
         slices = self.slices(8, faulty=True)
         count = int(share * len(slices))
 
-        assert self.play(slices[:count])[1] == self.told()[:count]
+        assert self.play(slices[:count])[1] == self.reported()[:count]
 
     def test_machines_that_are_permuted_permute_the_answer_and_nothing_else(self) -> None:
         hosts = [f"n{number:02d}" for number in range(8)]
         names = dict(zip(hosts, reversed(hosts), strict=True))
         other = self.play([renamed(data, names) for data in self.slices(8, faulty=True)])[1]
 
-        for one, two in zip(self.told(), other, strict=True):
+        for one, two in zip(self.reported(), other, strict=True):
             by_host = {names.get(a.component.name, a.component.name): a for a in one}
             assert by_host.keys() == {a.component.name for a in two}
             for anomaly in two:
-                twin = by_host[anomaly.component.name]
-                assert anomaly.score == pytest.approx(twin.score, rel=1e-3)
-                assert (anomaly.metric, anomaly.start_ns) == (twin.metric, twin.start_ns)
+                matching = by_host[anomaly.component.name]
+                assert anomaly.score == pytest.approx(matching.score, rel=1e-3)
+                assert (anomaly.metric, anomaly.start_ns) == (matching.metric, matching.start_ns)
 
     def test_the_unit_of_a_metric_does_not_matter_where_its_limits_have_it_too(self) -> None:
         self.skip_if_exempt("units")
-        plain = self.told()
+        plain = self.reported()
         case = self.rescaled(0.001)
         scaled = case.play(case.slices(8, faulty=True))[1]
 
@@ -228,23 +230,23 @@ class DetectorConformance(DetectorCase):
         before = self.untaught()
 
         assert accused(before.play(self.slices(8, faulty=True))[1]) != {FAULTY_HOST}
-        assert accused(self.told()) == {FAULTY_HOST}
+        assert accused(self.reported()) == {FAULTY_HOST}
 
     def test_constant_machines_that_are_alike_say_nothing(self) -> None:
-        _, told = self.play(constant([self.alike(data) for data in self.slices(8, faulty=False)]))
+        _, reported = self.play(constant([self.alike(data) for data in self.slices(8, faulty=False)]))
 
-        assert not [anomaly for said in told for anomaly in said]
+        assert not [anomaly for said in reported for anomaly in said]
 
     def test_constant_machines_that_always_differed_a_little_say_nothing(self) -> None:
         self.skip_if_exempt("always different")
-        _, told = self.play(constant(self.slices(8, faulty=False)))
+        _, reported = self.play(constant(self.slices(8, faulty=False)))
 
-        assert not [anomaly for said in told for anomaly in said]
+        assert not [anomaly for said in reported for anomaly in said]
 
     def test_identical_machines_are_never_accused_whatever_they_do_together(self) -> None:
-        _, told = self.play([self.alike(data) for data in self.slices(8, faulty=True)])
+        _, reported = self.play([self.alike(data) for data in self.slices(8, faulty=True)])
 
-        assert not accused(told)
+        assert not accused(reported)
 
     @pytest.mark.parametrize("hosts", [4, 16])
     def test_a_lone_gross_fault_is_found_within_its_continuity(self, hosts: int) -> None:
@@ -260,10 +262,10 @@ class DetectorConformance(DetectorCase):
 
     def _found_within_its_time(self, hosts: int) -> None:
         self.strength = self.gross_strength
-        _, told = self.play(self.slices(hosts, faulty=True)[: self.fault_at + self.within_slices])
+        _, reported = self.play(self.slices(hosts, faulty=True)[: self.fault_at + self.within_slices])
 
-        assert accused(told) == {FAULTY_HOST}, hosts
-        assert first_said(told) >= self.fault_at, hosts
+        assert accused(reported) == {FAULTY_HOST}, hosts
+        assert first_said(reported) >= self.fault_at, hosts
 
     @pytest.mark.slow  # one to several minutes
     @pytest.mark.timeout(1800)
@@ -301,7 +303,7 @@ class DetectorConformance(DetectorCase):
     def test_anomalies_name_hosts_that_sent_something(self) -> None:
         for hosts in (3, 8):
             known = {record.host for data in self.slices(hosts, faulty=True) for record in data.records}
-            assert accused(self.told(hosts)) <= known
+            assert accused(self.reported(hosts)) <= known
 
     def test_a_damaged_snapshot_is_refused(self) -> None:
         detector, _ = self.play(self.slices(3, faulty=False))

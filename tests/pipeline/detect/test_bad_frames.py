@@ -67,18 +67,18 @@ def test_machines_of_which_none_has_a_number_are_an_abstention_with_a_reason(nam
     case = case_of(name)
     every = tuple(f"n{number:02d}" for number in range(8))
     slices = [spoiled(data, WRONG[wrong], 1.0, hosts=every) for data in case.slices(8, faulty=True)]
-    detector, told = case.play(slices)
+    detector, reported = case.play(slices)
 
-    assert not [anomaly for said in told for anomaly in said]
+    assert not [anomaly for said in reported for anomaly in said]
     assert set(detector.abstained) & {Reason.METRIC_MISSING, Reason.TOO_FEW_PEERS}
 
 
 def test_one_machine_of_which_nothing_is_known_is_counted_by_name(name: str) -> None:
     case = case_of(name)
     slices = [spoiled(data, float("nan"), 1.0) for data in case.slices(8, faulty=False)]
-    detector, told = case.play(slices)
+    detector, reported = case.play(slices)
 
-    assert not accused(told)
+    assert not accused(reported)
     assert detector.snapshot()
     if name != "minder":  # it leaves such a machine out and compares the others
         assert detector.abstained[Reason.METRIC_MISSING] == len(slices)

@@ -127,8 +127,13 @@ class TestStepDetector(DetectorConformance):
     def test_the_score_of_the_whole_job_grows_with_its_slowdown(self) -> None:
         weak, strong = self._weak_and_strong((1.0, self.gross_strength))
         of_job = [
-            {index: a.score for index, said in enumerate(told) for a in said if a.component.kind is ComponentKind.JOB}
-            for told in (weak, strong)
+            {
+                index: a.score
+                for index, said in enumerate(reported)
+                for a in said
+                if a.component.kind is ComponentKind.JOB
+            }
+            for reported in (weak, strong)
         ]
         both = of_job[0].keys() & of_job[1].keys()
 
@@ -234,10 +239,10 @@ class TestPeerDetector(FrameConformance):
         assert metric["value"] < 0.75 * metric["expected"]
 
     def test_a_fault_is_said_within_three_windows(self) -> None:
-        _, told = self.play(self.slices(8, faulty=True))
+        _, reported = self.play(self.slices(8, faulty=True))
 
-        assert not any(told[: FAULT_AT + 1])
-        assert any(told[: FAULT_AT + 3])
+        assert not any(reported[: FAULT_AT + 1])
+        assert any(reported[: FAULT_AT + 3])
 
 
 class TestPeerDetectorOnMetricsOfTheUsersOwn(TestPeerDetector):
@@ -331,9 +336,9 @@ class TestMinderDetectorRaw(MinderConformance):
     }
 
     def test_it_speaks_at_its_calls_only_and_says_what_convicted(self) -> None:
-        _, told = self.play(self.slices(8, faulty=True))
-        [index] = [index for index, said in enumerate(told) if said]
-        [anomaly] = told[index]
+        _, reported = self.play(self.slices(8, faulty=True))
+        [index] = [index for index, said in enumerate(reported) if said]
+        [anomaly] = reported[index]
 
         assert index == 960 // 5 - 1
         assert (anomaly.metric, anomaly.model_version, anomaly.detail["variant"]) == (self.metric, "m1", "raw")

@@ -164,10 +164,12 @@ class TestMeans:
 
     def test_gpus_know_their_hosts(self) -> None:
         no_longs, nothing = np.zeros(1, np.int64), np.zeros((1, 1), np.uint16)
-        told = (("b", "G1"),)
-        means = MetricMeans(("b",), no_longs, no_longs, no_longs, told, f32([[0.5]]), nothing, f32([[0.7]]), nothing)
+        reported = (("b", "G1"),)
+        means = MetricMeans(
+            ("b",), no_longs, no_longs, no_longs, reported, f32([[0.5]]), nothing, f32([[0.7]]), nothing
+        )
         rows = MeanRows.of(means, ["a", "b"], [("a", "G1"), ("b", "G1"), ("b", "G2")])
-        found = rows.told(means)
+        found = rows.slice_means(means)
 
         assert found.of_host.tolist() == [0, 1, 1]
         np.testing.assert_array_equal(found.host_values, f32([[NAN], [0.5]]))
@@ -214,10 +216,10 @@ def step_row(rank: int, seconds: float, ts_ns: int) -> StepRecord:
 
 class TestSteps:
     def test_ranks_in_order_and_the_last_end(self) -> None:
-        told = StepRows.of({3: step_row(3, 1.0, 50), 1: step_row(1, 2.0, 70)})
+        reported = StepRows.of({3: step_row(3, 1.0, 50), 1: step_row(1, 2.0, 70)})
 
-        assert (told.ranks, told.end_ns) == ((1, 3), 70)
-        assert (told.duration_of(3), told.duration_of(1), told.duration_of(2)) == (1.0, 2.0, None)
+        assert (reported.ranks, reported.end_ns) == ((1, 3), 70)
+        assert (reported.duration_of(3), reported.duration_of(1), reported.duration_of(2)) == (1.0, 2.0, None)
 
     def test_a_rank_that_is_missing_in_a_step_is_nan_there(self) -> None:
         full = {rank: step_row(rank, float(rank), 9) for rank in (0, 1, 2)}
@@ -228,12 +230,12 @@ class TestSteps:
         np.testing.assert_array_equal(table[0], np.array([[0, 1, 2], [0, NAN, 2]]))
 
     def test_state_there_and_back_with_gaps(self) -> None:
-        told = StepRows.of({0: StepRecord(5, 0, 1, 1.0, None, 2.0, None, 4.0), 7: step_row(7, 2.0, 6)})
-        found = StepRows.from_state(through_bytes(told.to_state()))
+        reported = StepRows.of({0: StepRecord(5, 0, 1, 1.0, None, 2.0, None, 4.0), 7: step_row(7, 2.0, 6)})
+        found = StepRows.from_state(through_bytes(reported.to_state()))
 
-        assert (found.end_ns, found.ranks) == (told.end_ns, told.ranks)
-        np.testing.assert_array_equal(found.values, told.values)
-        np.testing.assert_array_equal(told.values[0], [1.0, NAN, NAN, 2.0, NAN, 4.0])
+        assert (found.end_ns, found.ranks) == (reported.end_ns, reported.ranks)
+        np.testing.assert_array_equal(found.values, reported.values)
+        np.testing.assert_array_equal(reported.values[0], [1.0, NAN, NAN, 2.0, NAN, 4.0])
 
     def test_steps_that_are_not_finished_come_back(self) -> None:
         pending = {7: {3: step_row(3, 1.0, 5), 1: StepRecord(6, 1, 7, 2.0, loss=NAN)}, 8: {1: step_row(1, 0.5, 9)}}

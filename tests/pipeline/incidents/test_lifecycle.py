@@ -36,11 +36,11 @@ OTHERS = tuple(Witness(host, WitnessKind.PEERS_WAIT) for host in ("n1", "n2"))
 
 def finding(fault: FaultKind = SLOW, *hosts: str, cause: str = "unknown", onset: float = 1, **named: Any) -> Finding:
     """An explanation that two others of eight machines saw, too; times are seconds."""
-    told: dict[str, Any] = {"witnesses": OTHERS, "machine_count": 8, **named}
+    reported: dict[str, Any] = {"witnesses": OTHERS, "machine_count": 8, **named}
     onset_ns = T0 + int(onset * NS_PER_SECOND)
     suspects = tuple(Suspect(Component(ComponentKind.HOST, host)) for host in hosts)
     evidence = (Evidence("steps", "own_seconds", 2.0, onset_ns, onset_ns, "it is so"),)
-    return Finding(fault, cause, suspects, onset_ns, 0.8, Reason.SAME_RANK_SLOWEST, evidence, **told)
+    return Finding(fault, cause, suspects, onset_ns, 0.8, Reason.SAME_RANK_SLOWEST, evidence, **reported)
 
 
 class Life:
@@ -119,8 +119,8 @@ class TestBegin:
         life.see(finding(SLOW, "n3"), seconds=seconds_of(SLOW) - 2)
         life.see(seconds=GONE + 1)
 
-        told = [(line.state.value, line.action.value) for line in life.lines if line.fault is SLOW]
-        assert [state for state, _ in told] == ["open", "cancelled"]
+        reported = [(line.state.value, line.action.value) for line in life.lines if line.fault is SLOW]
+        assert [state for state, _ in reported] == ["open", "cancelled"]
 
         life.see(finding(DEGRADED, "n3", onset=200), seconds=90)
         life.see(finding(SLOW, "n3", onset=200), seconds=seconds_of(SLOW) + 2)
@@ -241,13 +241,13 @@ class TestStory:
         """An event said that the card is gone; that its machine is where the others are not says it again."""
         life = Life()
         life.see(finding(STOP, "n3", cause="gpu_card_drop"), seconds=5)
-        told = life.see(finding(HANG, "n3", cause=cause, onset=2), seconds=90)
+        reported = life.see(finding(HANG, "n3", cause=cause, onset=2), seconds=90)
 
-        assert {(line.state.value, line.action.value, line.cause) for line in told} == {
+        assert {(line.state.value, line.action.value, line.cause) for line in reported} == {
             ("confirmed", "evict", "gpu_card_drop")
         }
-        assert told[-1].fault is HANG
-        assert len(told[-1].evidence) == 2
+        assert reported[-1].fault is HANG
+        assert len(reported[-1].evidence) == 2
 
     def test_a_hang_alone_evicts_nobody(self) -> None:
         life = Life()
@@ -404,12 +404,14 @@ class TestCause:
         assert life.lines[-1].cause == "loader_stall"
 
     def test_what_the_hardware_says_does_at_once(self) -> None:
-        told = finding(SLOW, "n3", cause="ecc_error")
-        told = replace(told, evidence=(Evidence("hardware", "ecc", 2.0, T0, T0, "it said so"), *told.evidence))
+        reported = finding(SLOW, "n3", cause="ecc_error")
+        reported = replace(
+            reported, evidence=(Evidence("hardware", "ecc", 2.0, T0, T0, "it said so"), *reported.evidence)
+        )
         life = Life()
         life.see(finding(SLOW, "n3", cause="cpu_contention"), seconds=5)
 
-        assert [line.cause for line in life.see(told)] == ["ecc_error"]
+        assert [line.cause for line in life.see(reported)] == ["ecc_error"]
 
     def test_it_is_kept_in_the_state(self) -> None:
         life = Life()
@@ -503,17 +505,17 @@ class TestSlowStill:
     def test_it_is_not_called_well(self) -> None:
         life = Life()
         life.see(finding(SLOW, "n3", onset=1), seconds=30)
-        told = life.see(finding(SLOW, onset=3), seconds=120)
+        reported = life.see(finding(SLOW, onset=3), seconds=120)
 
-        assert told == []
+        assert reported == []
         assert [line.suspects[0].component.name for line in life.decide.live] == ["n3"]
 
     def test_it_expires_where_nothing_shows_it_again(self) -> None:
         life = Life()
         life.see(finding(SLOW, "n3", onset=1), seconds=30)
-        told = life.see(finding(SLOW, onset=3), seconds=CONFIG.action_ttl_ns // NS_PER_SECOND)
+        reported = life.see(finding(SLOW, onset=3), seconds=CONFIG.action_ttl_ns // NS_PER_SECOND)
 
-        assert told[0].state is VerdictState.EXPIRED
+        assert reported[0].state is VerdictState.EXPIRED
 
     @pytest.mark.parametrize(
         "job", [finding(SLOW, onset=90), finding(SLOW, onset=3, cause="shared_service")], ids=["later", "its_reason"]
@@ -521,16 +523,16 @@ class TestSlowStill:
     def test_another_slowness_holds_nobody(self, job: Finding) -> None:
         life = Life()
         life.see(finding(SLOW, "n3", onset=1), seconds=30)
-        told = life.see(job, seconds=20)
+        reported = life.see(job, seconds=20)
 
-        assert told[0].state is VerdictState.RESOLVED
+        assert reported[0].state is VerdictState.RESOLVED
 
     def test_who_was_never_confirmed_is_not_held(self) -> None:
         life = Life()
         life.see(finding(SLOW, "n3", onset=1, tentative=True), seconds=10)
-        told = life.see(finding(SLOW, onset=3), seconds=20)
+        reported = life.see(finding(SLOW, onset=3), seconds=20)
 
-        assert told[0].state is VerdictState.CANCELLED
+        assert reported[0].state is VerdictState.CANCELLED
 
 
 class TestNan:
@@ -558,10 +560,10 @@ def test_who_was_slow_because_it_had_more_to_do_is_taken_back_though_it_was_conf
     life.see(finding(SLOW, "n3"), seconds=40)
     assert life.lines[-1].state is VerdictState.CONFIRMED
     more = replace(finding(SLOW, cause="data_imbalance"), reason=Reason.HIGHER_WORKLOAD, exonerates=(component,))
-    taken_back, told = life.see(more)
+    taken_back, reported = life.see(more)
 
     assert (taken_back.state, taken_back.reason, taken_back.update) == (VerdictState.CANCELLED, "works_harder", 2)
-    assert (told.suspects, told.cause) == ((), "data_imbalance")
+    assert (reported.suspects, reported.cause) == ((), "data_imbalance")
 
 
 def test_a_process_that_ended_is_not_taken_back_because_its_host_had_more_to_do() -> None:
@@ -584,8 +586,8 @@ def test_a_drain_waits_until_long_windows_have_told(needs: int, second: int) -> 
 
 @pytest.mark.parametrize(("fault", "by_log"), [(HANG, True), (HANG, False), (STOP, True)])
 def test_a_hang_told_by_a_log_line_alone_is_taken_back_as_the_job_starts_again(fault: FaultKind, by_log: bool) -> None:
-    life, told = Life(), finding(fault, "n3", tentative=True)
-    life.see(replace(told, reason=Reason.HARDWARE_EVENT) if by_log else told, seconds=8)
+    life, reported = Life(), finding(fault, "n3", tentative=True)
+    life.see(replace(reported, reason=Reason.HARDWARE_EVENT) if by_log else reported, seconds=8)
     [line] = life.decide.close_all(T0 + 60 * NS_PER_SECOND, Reason.NEW_ATTEMPT)
 
     assert line.state.value == ("cancelled" if by_log and fault is HANG else "resolved")
@@ -593,14 +595,14 @@ def test_a_hang_told_by_a_log_line_alone_is_taken_back_as_the_job_starts_again(f
 
 def test_ranks_that_a_verdict_has_placed_on_a_machine_stay_there() -> None:
     life, rank = Life(), Suspect(Component(ComponentKind.RANK, "7"), (7,))
-    told = finding(SLOW, "n3")
-    life.see(replace(told, suspects=(Suspect(told.suspects[0].component, (7,)),)), seconds=5)
-    life.see(replace(told, suspects=(rank,)), seconds=40)
+    reported = finding(SLOW, "n3")
+    life.see(replace(reported, suspects=(Suspect(reported.suspects[0].component, (7,)),)), seconds=5)
+    life.see(replace(reported, suspects=(rank,)), seconds=40)
     assert {suspect.component.name for line in life.lines for suspect in line.suspects} == {"n3"}
     assert len({line.verdict_id for line in life.lines}) == 1
 
     other = Suspect(Component(ComponentKind.RANK, "8"), (8,))
-    assert [line.suspects for line in life.see(replace(told, suspects=(other,)))] == [(other,)]
+    assert [line.suspects for line in life.see(replace(reported, suspects=(other,)))] == [(other,)]
 
 
 class TestFlapping:
@@ -736,8 +738,8 @@ class TestClosedByHuman:
     @staticmethod
     def close(life: Life, number: int = 0) -> list[Verdict]:
         now_ns = T0 + life.second * NS_PER_SECOND
-        told = close_event(JOB, life.lines[number].verdict_id, "seen", "uid:7", now_ns)
-        new = life.decide.close_by_human(told, now_ns)
+        reported = close_event(JOB, life.lines[number].verdict_id, "seen", "uid:7", now_ns)
+        new = life.decide.close_by_human(reported, now_ns)
         life.lines += new
         return new
 
@@ -753,21 +755,21 @@ class TestClosedByHuman:
 
     @pytest.mark.parametrize("fault", [HANG, SLOW, DEGRADED])
     def test_what_goes_on_is_quiet_for_ten_minutes_and_then_another_incident(self, fault: FaultKind) -> None:
-        life, told = Life(), finding(fault, "n3")
-        life.see(told, seconds=3)
+        life, reported = Life(), finding(fault, "n3")
+        life.see(reported, seconds=3)
         self.close(life)
-        assert life.see(told, seconds=CONFIG.closed_quiet_ns // NS_PER_SECOND - 1) == []
-        again = life.see(told, seconds=2)
+        assert life.see(reported, seconds=CONFIG.closed_quiet_ns // NS_PER_SECOND - 1) == []
+        again = life.see(reported, seconds=2)
 
         assert [line.state.value for line in again] == ["open"]
         assert again[0].verdict_id != life.lines[0].verdict_id
 
     def test_the_end_of_a_process_is_never_told_again(self) -> None:
-        life, told = Life(), finding(STOP, "n3")
-        life.see(told, seconds=3)
+        life, reported = Life(), finding(STOP, "n3")
+        life.see(reported, seconds=3)
         self.close(life)
 
-        assert life.see(told, seconds=2000) == []
+        assert life.see(reported, seconds=2000) == []
         assert life.see(finding(STOP, "n3", onset=4), seconds=10) == [], "its time is known better now"
 
     @pytest.mark.parametrize("other", [finding(HANG, "n4"), finding(STOP, "n3"), finding(HANG, "n3", onset=40)])
@@ -779,11 +781,11 @@ class TestClosedByHuman:
         assert [line.state.value for line in life.see(other)] == ["open"]
 
     def test_a_restart_forgets_nothing(self) -> None:
-        life, told = Life(), finding(HANG, "n3")
-        life.see(told, seconds=3)
+        life, reported = Life(), finding(HANG, "n3")
+        life.see(reported, seconds=3)
         self.close(life)
         after = Decide(CONFIG, JOB)
         after.restore(life.decide.snapshot())
         life.decide = after
 
-        assert life.see(told, seconds=100) == []
+        assert life.see(reported, seconds=100) == []

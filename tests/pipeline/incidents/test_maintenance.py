@@ -46,7 +46,7 @@ BEHIND_LEAF1 = Component(LEAF, "leaf1")
 
 
 @pytest.mark.parametrize(
-    ("works", "told", "is_covered"),
+    ("works", "reported", "is_covered"),
     [
         ([], accusing("n1"), False),
         ([N1], accusing("n1"), True),
@@ -69,11 +69,11 @@ BEHIND_LEAF1 = Component(LEAF, "leaf1")
     ],
 )
 def test_work_covers_a_verdict_that_concerns_nothing_else(
-    works: list[Maintenance], told: Verdict, *, is_covered: bool
+    works: list[Maintenance], reported: Verdict, *, is_covered: bool
 ) -> None:
     book = book_of(*works)
-    assert (book.covering(told, at(1)) is not None) == is_covered
-    assert book.silence(told, at(1)) == ("under_maintenance" if is_covered else "")
+    assert (book.covering(reported, at(1)) is not None) == is_covered
+    assert book.silence(reported, at(1)) == ("under_maintenance" if is_covered else "")
 
 
 def test_a_verdict_is_covered_only_while_the_work_goes_on() -> None:
@@ -141,8 +141,8 @@ class Proposing:
         state, self.book = self.book.to_state(), self.make()
         self.book.load_state(state)
 
-    def take(self, told: Verdict, second: float, update: int = 0) -> list[tuple[str, str]]:
-        changes = self.book.take(replace(told, detected_ns=at(second), update=update))
+    def take(self, reported: Verdict, second: float, update: int = 0) -> list[tuple[str, str]]:
+        changes = self.book.take(replace(reported, detected_ns=at(second), update=update))
         return [(one.state.value, one.detail) for one in changes]
 
     def due(self, second: float) -> list[tuple[str, str]]:
@@ -184,11 +184,11 @@ def test_a_verdict_that_ends_under_work_is_cancelled_and_never_proposed() -> Non
     assert proposing.due(100) == []
 
 
-@pytest.mark.parametrize("told", [accusing("n1"), accusing("a", "b", common=BEHIND_LEAF1)])
-def test_after_a_restart_the_actions_still_wait_for_the_end_of_the_work(told: Verdict) -> None:
+@pytest.mark.parametrize("reported", [accusing("n1"), accusing("a", "b", common=BEHIND_LEAF1)])
+def test_after_a_restart_the_actions_still_wait_for_the_end_of_the_work(reported: Verdict) -> None:
     proposing = Proposing(N1, LEAF1)
-    count = len(told.suspects)
-    assert proposing.take(told, 5) == [UNDER] * count
+    count = len(reported.suspects)
+    assert proposing.take(reported, 5) == [UNDER] * count
     proposing.restart()
     assert proposing.due(6) == []
     proposing.restart()

@@ -151,12 +151,12 @@ def test_a_model_that_came_later_is_a_change_and_one_that_was_there_is_none() ->
         scenario = MetricsScenario(JobShape(rank_count=4))
         scenario.engine.take(encode(announced(start_ns, at_second, effective_second)))
         scenario.run(30)
-        told = scenario.engine.changes_of(scenario.job.job, "n01")
-        assert told == ([(start_ns + effective_second * NS_PER_SECOND, Reason.MODEL_CHANGED)] if changed else [])
+        reported = scenario.engine.changes_of(scenario.job.job, "n01")
+        assert reported == ([(start_ns + effective_second * NS_PER_SECOND, Reason.MODEL_CHANGED)] if changed else [])
         again = MetricsScenario(JobShape(rank_count=4))
         again.engine.restore(scenario.engine.snapshot())
         for _ in range(15):
             for record in scenario.job.second():
                 again.engine.take(encode(record))
             again.engine.tick(scenario.job.now_ns)
-        assert again.engine.changes_of(scenario.job.job, "n01") == told
+        assert again.engine.changes_of(scenario.job.job, "n01") == reported

@@ -313,12 +313,12 @@ class TestEndsSaidAgain:
 
     @pytest.mark.parametrize("name", ["exit", "process_gone", "bye"])
     def test_a_repetition_tells_a_new_engine_what_the_first_word_would_have(self, name: str) -> None:
-        told, late = JobGraph(), JobGraph()
-        told.take([self.end(T0, name)])
+        reported, late = JobGraph(), JobGraph()
+        reported.take([self.end(T0, name)])
         late.take([self.again(name)])
 
-        assert late.ranks == told.ranks
-        assert late.leaving == told.leaving == {3}
+        assert late.ranks == reported.ranks
+        assert late.leaving == reported.leaving == {3}
 
     def test_it_may_be_all_that_an_engine_hears_of_a_job(self) -> None:
         graph = JobGraph()

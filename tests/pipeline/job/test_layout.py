@@ -17,9 +17,9 @@ from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, Sev
 @given(st.integers(2, 12), st.integers(2, 8), st.data())
 def test_blocks_are_known_from_one_rank_each(hosts: int, size: int, data: st.DataObject) -> None:
     names = data.draw(st.permutations([f"n{number}" for number in range(hosts)]))
-    told = {block * size + data.draw(st.integers(0, size - 1)): names[block] for block in range(hosts)}
+    reported = {block * size + data.draw(st.integers(0, size - 1)): names[block] for block in range(hosts)}
 
-    assert block_layout(told, hosts, hosts * size) == (size, dict(enumerate(names)))
+    assert block_layout(reported, hosts, hosts * size) == (size, dict(enumerate(names)))
 
 
 def test_what_shows_no_blocks_is_no_layout() -> None:
@@ -33,14 +33,14 @@ def test_what_shows_no_blocks_is_no_layout() -> None:
     assert block_layout({}, 0, 0) == none
 
 
-def _graph(told: dict[int, str]) -> JobGraph:
+def _graph(reported: dict[int, str]) -> JobGraph:
     """Four hosts of four ranks, whose steps do not say where they run; events say it of some."""
     graph = JobGraph()
     for host in "abcd":
         graph.take([Frame(JOB, host, START_NS, 1, START_NS, NS_PER_SECOND, 0, (), b"", b"")])
     for rank in range(16):
         graph.take([StepBatch(JOB, lone_host(rank), START_NS, (StepRecord(START_NS, rank, 1, 1.0),))])
-    for rank, host in told.items():
+    for rank, host in reported.items():
         stage = Event(
             JOB, host, START_NS, rank, EventSource.STARTUP, events.STAGE, Severity.INFO, {"stage": "model_init"}
         )

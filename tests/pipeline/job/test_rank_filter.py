@@ -162,8 +162,8 @@ class TestRows:
     def test_hosts_that_announce_their_own_ranks_as_the_job_s_size_are_heard(self) -> None:
         """An exporter that confuses the two: no rank may be lost for that."""
         rank_filter = RankFilter(RankFilterConfig())
-        told = [topology(0, host, 2 * index, 2 * index + 1, size=2) for index, host in enumerate(HOSTS)]
-        rank_filter.admit(told, at_second(1))
+        reported = [topology(0, host, 2 * index, 2 * index + 1, size=2) for index, host in enumerate(HOSTS)]
+        rank_filter.admit(reported, at_second(1))
 
         assert rank_filter.admit([steps(2, "d", 6, 7)], at_second(3))[1] == ()
 
@@ -269,8 +269,8 @@ class TestClaims:
             admitted, _ = rank_filter.admit(records, at_second(second + 1))
             if rank_filter.host_of(1) == "x":
                 moved_at = second
-                told = [entry for entry in admitted if isinstance(entry, Topology)]
-                assert [(entry.host, entry.ts_ns) for entry in told] == [("x", at_second(12))]
+                reported = [entry for entry in admitted if isinstance(entry, Topology)]
+                assert [(entry.host, entry.ts_ns) for entry in reported] == [("x", at_second(12))]
                 break
         assert moved_at == {"exit": 22, "silent": 22, "elsewhere": 46}[way]
         assert rank_filter.admit([steps(61, "x", 1)], at_second(62))[1] == ()

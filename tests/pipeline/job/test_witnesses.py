@@ -23,12 +23,12 @@ EVENT, WAIT, LOST, CHECK, STEPS = (
 )
 
 
-def seen(*told: tuple[str, WitnessKind]) -> tuple[Witness, ...]:
-    return tuple(Witness(host, kind) for host, kind in told)
+def seen(*reported: tuple[str, WitnessKind]) -> tuple[Witness, ...]:
+    return tuple(Witness(host, kind) for host, kind in reported)
 
 
 @pytest.mark.parametrize(
-    ("told", "allowed"),
+    ("reported", "allowed"),
     [
         ([], False),
         ([("n3", EVENT)], False),
@@ -62,12 +62,12 @@ def seen(*told: tuple[str, WitnessKind]) -> tuple[Witness, ...]:
         "a check under load",
     ],
 )
-def test_of_many_machines(told: list[tuple[str, WitnessKind]], *, allowed: bool) -> None:
-    assert may_take_away(["n3"], seen(*told), 8) is allowed
+def test_of_many_machines(reported: list[tuple[str, WitnessKind]], *, allowed: bool) -> None:
+    assert may_take_away(["n3"], seen(*reported), 8) is allowed
 
 
 @pytest.mark.parametrize(
-    ("told", "allowed"),
+    ("reported", "allowed"),
     [
         ([("n1", WAIT)], False),
         ([("n3", LOST), ("n1", WAIT)], False),
@@ -76,8 +76,8 @@ def test_of_many_machines(told: list[tuple[str, WitnessKind]], *, allowed: bool)
         ([("n3", CHECK)], True),
     ],
 )
-def test_a_job_of_two_machines_needs_the_event(told: list[tuple[str, WitnessKind]], *, allowed: bool) -> None:
-    assert may_take_away(["n3"], seen(*told), 2) is allowed
+def test_a_job_of_two_machines_needs_the_event(reported: list[tuple[str, WitnessKind]], *, allowed: bool) -> None:
+    assert may_take_away(["n3"], seen(*reported), 2) is allowed
 
 
 @pytest.mark.parametrize("kinds", [[EVENT], [CHECK], [EVENT, CHECK], [LOST]])
@@ -114,19 +114,19 @@ def test_a_list_is_ordered_bounded_and_keeps_what_the_rule_asks(
     own: dict[str, WitnessKind], others: dict[str, WitnessKind]
 ) -> None:
     others = {host: kind for host, kind in others.items() if kind not in (EVENT, CHECK)}
-    told = ordered_witnesses(own, others)
+    reported = ordered_witnesses(own, others)
 
-    assert len(told) <= MAX_WITNESSES
-    assert len({one.host for one in told}) == len(told)
-    assert [one.host for one in told if one.host in own] == sorted(own)[: MAX_WITNESSES - 2]
+    assert len(reported) <= MAX_WITNESSES
+    assert len({one.host for one in reported}) == len(reported)
+    assert [one.host for one in reported if one.host in own] == sorted(own)[: MAX_WITNESSES - 2]
     left = others.keys() - own.keys()
-    assert min(2, len(left)) <= len(harmed_hosts(told, own))
+    assert min(2, len(left)) <= len(harmed_hosts(reported, own))
 
 
 @given(KINDS, KINDS)
 def test_joining_again_changes_nothing(first: dict[str, WitnessKind], second: dict[str, WitnessKind]) -> None:
     accused = sorted(first)[:2]
-    one, other = (merged_witnesses((), seen(*told.items()), accused) for told in (first, second))
+    one, other = (merged_witnesses((), seen(*reported.items()), accused) for reported in (first, second))
     both = merged_witnesses(one, other, accused)
 
     assert merged_witnesses(both, other, accused) == both
@@ -134,7 +134,7 @@ def test_joining_again_changes_nothing(first: dict[str, WitnessKind], second: di
 
 
 def test_the_most_telling_word_of_a_host_is_kept() -> None:
-    told = merged_witnesses(seen(("n1", STEPS), ("n3", LOST)), seen(("n1", WAIT), ("n3", EVENT)), ["n3"])
+    reported = merged_witnesses(seen(("n1", STEPS), ("n3", LOST)), seen(("n1", WAIT), ("n3", EVENT)), ["n3"])
 
-    assert told == seen(("n3", EVENT), ("n1", WAIT))
-    assert merged_witnesses(told, seen(("n1", STEPS), ("n3", LOST)), ["n3"]) == told
+    assert reported == seen(("n3", EVENT), ("n1", WAIT))
+    assert merged_witnesses(reported, seen(("n1", STEPS), ("n3", LOST)), ["n3"]) == reported

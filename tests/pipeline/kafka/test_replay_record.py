@@ -83,12 +83,12 @@ def test_a_recording_that_went_through_kafka_gives_the_same_verdicts(
 ) -> None:
     played = play(case(), settings, prefix, ReplayConfig(shuffle_seed=5, repeat_count=2))
     manifest = case().manifest
-    told = record(settings, prefix, tmp_path / "out", RecordRequest(manifest.job_id))
+    reported = record(settings, prefix, tmp_path / "out", RecordRequest(manifest.job_id))
     lines = verdict_lines(replay(case(), ReplayConfig()))
 
     assert lines
     assert verdict_lines(replay(read_recording(tmp_path / "out"), ReplayConfig())) == lines
-    assert (told.late_count, told.record_count, told.duplicate_count) == (
+    assert (reported.late_count, reported.record_count, reported.duplicate_count) == (
         0,
         played.record_count / 2,
         played.record_count / 2,
@@ -98,7 +98,7 @@ def test_a_recording_that_went_through_kafka_gives_the_same_verdicts(
 def test_ticks_stand_behind_their_second_in_every_partition(
     settings: KafkaSettings, prefix: str, tmp_path: Path
 ) -> None:
-    recording = read_recording(write_folder(tmp_path / "in", good_tables(), told=manifest(60)))
+    recording = read_recording(write_folder(tmp_path / "in", good_tables(), reported=manifest(60)))
     played = play(recording, settings, prefix)
     places = inputs(settings, prefix, played.record_count + 8 * played.tick_count)
 
@@ -144,12 +144,12 @@ def test_frames_that_were_cut_by_metric_group_are_whole_again(
     job = JobKey("c", "j")
     frames = [replace(FRAME, job=job, host=host) for host in ("a", "b")]
     send(settings, prefix, *split_frame(frames[0]), frames[1], *split_frame(frames[1])[:0])
-    told = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
+    reported = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
     table: Any = read_recording(tmp_path / "out").tables["host_metrics"]
     hosts = table["host"].to_list()
     rows = {host: [row for row, name in enumerate(hosts) if name == host] for host in ("a", "b")}
 
-    assert told.record_count == 4
+    assert reported.record_count == 4
     for name in ("gpu_util_ratio", "gpu_memory_used_bytes", "rdma_bytes_per_second", "cpu_util_ratio"):
         column = table[name]
         assert column[rows["a"]].tobytes() == column[rows["b"]].tobytes()
@@ -165,10 +165,10 @@ def test_what_cannot_be_read_is_counted_and_other_jobs_are_let_be(
     client.send(f"{prefix}.events", b"nonsense", headers=[("kind", b"song")], timestamp_ms=stamp_ms)
     client.send(f"{prefix}.frames", b"nonsense", key=b"/", timestamp_ms=stamp_ms)
     client.close()
-    told = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
+    reported = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
 
-    assert (told.record_count, told.undecodable.total()) == (1, 1)
-    assert told.jobs == {"c/j", "c/other"}
+    assert (reported.record_count, reported.undecodable.total()) == (1, 1)
+    assert reported.jobs == {"c/j", "c/other"}
     assert times(tmp_path / "out") == [1]
 
 
@@ -182,9 +182,9 @@ def test_a_message_without_a_value_and_a_time_of_its_own_are_left_out(
     client.send(f"{prefix}.events", None, **named)
     client.send(f"{prefix}.events", encode(event(30 * 365 * 86_400)), **named)
     client.close()
-    told = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
+    reported = record(settings, prefix, tmp_path / "out", RecordRequest("j"))
 
-    assert told.undecodable == {"no value": 1, "its own stamp lies after Kafka's": 1}
+    assert reported.undecodable == {"no value": 1, "its own stamp lies after Kafka's": 1}
     assert times(tmp_path / "out") == [1]
 
 
@@ -205,8 +205,8 @@ def test_a_job_that_is_not_there_or_is_there_twice_is_told(
 Refuse = Callable[[str], None]
 
 
-def refused(recording: Recording, settings: KafkaSettings, prefix: str, told: str) -> None:
-    with pytest.raises(EngineError, match=told):
+def refused(recording: Recording, settings: KafkaSettings, prefix: str, reported: str) -> None:
+    with pytest.raises(EngineError, match=reported):
         play(recording, settings, prefix)
     assert inputs(settings, prefix, 0) == {}
 
@@ -215,7 +215,7 @@ def test_topics_that_would_lose_a_recording_are_refused_before_anything_is_sent(
     settings: KafkaSettings, topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tocsin.pipeline.kafka.client.CONNECT_SECONDS", 2.0)
-    old = read_recording(write_folder(tmp_path / "in", good_tables(), told=manifest(60)))
+    old = read_recording(write_folder(tmp_path / "in", good_tables(), reported=manifest(60)))
     future = replace(old, manifest=replace(old.manifest, start_ns=4 * 10**18, end_ns=4 * 10**18 + 60 * SECOND_NS))
     with pytest.raises(EngineError, match=r"topics apply"):
         play(old, settings, topic_prefix)
@@ -232,7 +232,7 @@ def test_topics_that_would_lose_a_recording_are_refused_before_anything_is_sent(
 def test_the_commands_play_and_record(
     settings: KafkaSettings, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_folder(tmp_path / "in", good_tables(), told=manifest(60))
+    folder = write_folder(tmp_path / "in", good_tables(), reported=manifest(60))
     flags = ["--topic-prefix", prefix]
     assert main(["replay", str(folder), "--to-kafka", settings.servers[0], "--speed", "1000", *flags]) == 0
     assert f"61 s of ticks sent to {prefix}.*" in capsys.readouterr().out

@@ -24,8 +24,8 @@ STATUS = JobStatus(JOB, ONSET, True, STATE, [])
 [SERIES], [MINUTES] = encode_evidence([point(1), point(2)]), encode_health([MINUTE])
 
 
-def messages(*told: tuple[str, bytes | None]) -> list[Message]:
-    return [Message(topic_name(name), 0, offset, b"c1/job-1", value) for offset, (name, value) in enumerate(told)]
+def messages(*reported: tuple[str, bytes | None]) -> list[Message]:
+    return [Message(topic_name(name), 0, offset, b"c1/job-1", value) for offset, (name, value) in enumerate(reported)]
 
 
 def drained(
@@ -39,8 +39,8 @@ def drained(
 
 def test_each_topic_fills_its_table() -> None:
     store, box = MemoryStore(), MemoryBox()
-    told = ((EVIDENCE, SERIES), (HOST_HEALTH, MINUTES), (JOB_STATUS, encode_status(STATUS)))
-    sink = drained(messages(*told), store, box)
+    reported = ((EVIDENCE, SERIES), (HOST_HEALTH, MINUTES), (JOB_STATUS, encode_status(STATUS)))
+    sink = drained(messages(*reported), store, box)
 
     assert [one.ts_ns for one in store.evidence] == [point(1).ts_ns, point(2).ts_ns]
     assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])

@@ -134,5 +134,5 @@ def test_topics_that_are_missing_are_told_once_and_waited_for(
     make_topics(kafka_broker, topic_prefix)
     wait_until(lambda: ticker.tick_count, 30)
 
-    told = [record.__dict__["error"] for record in caplog.records if record.getMessage() == "no ticks"]
-    assert told == [f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"]
+    reported = [record.__dict__["error"] for record in caplog.records if record.getMessage() == "no ticks"]
+    assert reported == [f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"]

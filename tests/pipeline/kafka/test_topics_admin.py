@@ -18,13 +18,13 @@ def settings(kafka_broker: Broker) -> KafkaSettings:
     return kafka_settings(kafka_broker.address)
 
 
-def told(differences: list[object]) -> list[str]:
+def reported(differences: list[object]) -> list[str]:
     return [str(difference) for difference in differences]
 
 
 def test_they_are_created_and_then_as_they_should_be(settings: KafkaSettings, topic_prefix: str) -> None:
     missing = check(settings, WantedTopics(topic_prefix))
-    assert f"{topic_prefix}.frames: is missing" in told(list(missing))
+    assert f"{topic_prefix}.frames: is missing" in reported(list(missing))
     assert apply(settings, WantedTopics(topic_prefix, 2)) == missing
 
     assert check(settings, WantedTopics(topic_prefix, 2)) == []
@@ -41,7 +41,7 @@ def test_settings_that_differ_are_told_and_mended(settings: KafkaSettings, topic
 
     expected = f"{topic_prefix}.frames: message.timestamp.after.max.ms is 3600000, should be 2000"
     wait_until(
-        lambda: told(list(check(settings, WantedTopics(topic_prefix)))) == [expected]
+        lambda: reported(list(check(settings, WantedTopics(topic_prefix)))) == [expected]
     )  # how long: nobody named it
     assert len(apply(settings, WantedTopics(topic_prefix, keep_seconds=0))) == 5  # four are kept for good now
     assert check(settings, WantedTopics(topic_prefix, keep_seconds=0)) == []
@@ -90,9 +90,9 @@ def test_a_broker_that_is_not_there_is_one_sentence(
     monkeypatch.setattr("tocsin.pipeline.kafka.client.CONNECT_SECONDS", 1.0)
 
     assert main(["topics", "check", "--kafka", "127.0.0.1:1"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("tocsin topics: cannot ask Kafka at 127.0.0.1:1: no broker listens there")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("tocsin topics: cannot ask Kafka at 127.0.0.1:1: no broker listens there")
+    assert reported.count("\n") == 1
 
 
 @pytest.mark.parametrize(

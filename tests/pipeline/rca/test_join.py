@@ -34,8 +34,8 @@ def test_a_machine_that_differs_and_is_not_why_hides_not_that_the_job_is_slow(ca
 def test_of_several_that_steps_name_alike_the_one_whose_metrics_tell_why_is_named(
     by_metrics: tuple[str, ...], named: list[str]
 ) -> None:
-    told = [replace(build_finding(host), reason=Reason.METRICS_DIFFER_STEPS_SLOWER) for host in by_metrics]
-    [found] = join([build_finding("n2", "n3", "n4")], told)
+    reported = [replace(build_finding(host), reason=Reason.METRICS_DIFFER_STEPS_SLOWER) for host in by_metrics]
+    [found] = join([build_finding("n2", "n3", "n4")], reported)
 
     assert [suspect.component.name for suspect in found.suspects] == named
 
@@ -44,17 +44,17 @@ def test_of_several_that_steps_name_alike_the_one_whose_metrics_tell_why_is_name
 def test_a_slow_rank_whose_machine_nobody_knows_runs_on_the_one_whose_metrics_tell_why(
     later: int, named: tuple[str, tuple[int, ...]]
 ) -> None:
-    told = replace(build_finding("n3"), reason=Reason.METRICS_DIFFER_STEPS_SLOWER, onset_ns=at_second(later))
+    reported = replace(build_finding("n3"), reason=Reason.METRICS_DIFFER_STEPS_SLOWER, onset_ns=at_second(later))
     rank = Suspect(Component(ComponentKind.RANK, "7"), (7,))
-    [found] = join([replace(build_finding("n2"), suspects=(rank,))], [told])
+    [found] = join([replace(build_finding("n2"), suspects=(rank,))], [reported])
 
     assert [(suspect.component.name, suspect.ranks) for suspect in found.suspects] == [named]
 
 
 def test_of_those_behind_one_switch_none_is_singled_out_by_its_metrics() -> None:
     leaf = Component(ComponentKind.LEAF, "leaf-3")
-    told = replace(build_finding("n3"), reason=Reason.METRICS_DIFFER_STEPS_SLOWER)
-    [found] = join([replace(build_finding("n2", "n3"), common=leaf)], [told])
+    reported = replace(build_finding("n3"), reason=Reason.METRICS_DIFFER_STEPS_SLOWER)
+    [found] = join([replace(build_finding("n2", "n3"), common=leaf)], [reported])
 
     assert [suspect.component.name for suspect in found.suspects] == ["n2", "n3"]
     assert found.common == leaf

@@ -20,10 +20,10 @@ NONE = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float
     ],
 )
 def test_steps_are_told_in_seconds(slowdown: Slowdown, text: str, score: float) -> None:
-    told = pace_evidence(slowdown, 5, 9)
+    reported = pace_evidence(slowdown, 5, 9)
 
-    assert (told.detector, told.metric, told.text, told.score) == ("steps", "step_seconds", text, score)
-    assert (told.start_ns, told.end_ns, told.peer_value) == (5, 9, 1.0)
+    assert (reported.detector, reported.metric, reported.text, reported.score) == ("steps", "step_seconds", text, score)
+    assert (reported.start_ns, reported.end_ns, reported.peer_value) == (5, 9, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_a_job_without_step_records_is_told_in_work(share: float, words: str) ->
     before = 1 + 0.01 * np.random.default_rng(1).standard_normal((60, 4))
     slowdown = slowdown_of_work(before, share * before[:20])
     assert slowdown is not None
-    told = pace_evidence(slowdown, 5, 9)
+    reported = pace_evidence(slowdown, 5, 9)
 
-    assert (told.detector, told.metric, told.peer_value) == ("peers", "work_ratio", 1.0)
-    assert words in told.text
-    assert told.suspect_value == pytest.approx(share, abs=0.02)
-    assert 0 <= told.score <= 2
+    assert (reported.detector, reported.metric, reported.peer_value) == ("peers", "work_ratio", 1.0)
+    assert words in reported.text
+    assert reported.suspect_value == pytest.approx(share, abs=0.02)
+    assert 0 <= reported.score <= 2

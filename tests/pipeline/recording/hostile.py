@@ -17,7 +17,7 @@ DAY_SECONDS = 86_400
 
 def long_manifest(folder: Path) -> Path:
     """61 days without a record in them."""
-    return write_folder(folder, good_tables(), told=manifest(61 * DAY_SECONDS))
+    return write_folder(folder, good_tables(), reported=manifest(61 * DAY_SECONDS))
 
 
 def many_metrics(folder: Path) -> Path:
@@ -27,7 +27,7 @@ def many_metrics(folder: Path) -> Path:
 
 def large_json(folder: Path) -> Path:
     """Notes of 20 MB."""
-    return write_folder(folder, good_tables(), told=manifest(notes="x" * 20_000_000))
+    return write_folder(folder, good_tables(), reported=manifest(notes="x" * 20_000_000))
 
 
 def many_digits(folder: Path) -> Path:

@@ -89,7 +89,7 @@ def write_folder(
     folder: Path,
     tables: Mapping[str, Mapping[str, pa.Array]],
     *,
-    told: object = None,
+    reported: object = None,
     metrics: object = None,
     truth: object = None,
 ) -> Path:
@@ -97,7 +97,11 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
         pq.write_table(pa.table(dict(rows)), folder / f"{name}.parquet")
-    for name, value in (("manifest", manifest() if told is None else told), ("metrics", metrics), ("truth", truth)):
+    for name, value in (
+        ("manifest", manifest() if reported is None else reported),
+        ("metrics", metrics),
+        ("truth", truth),
+    ):
         if value is not None:
             (folder / f"{name}.json").write_text(json.dumps(value))
     return folder

@@ -54,8 +54,8 @@ def real_recording(shared_data: Path, name: str, folder: Path, **tables: Any) ->
     shutil.copytree(source, folder / "flight_recorder")
     dumps = [parse_dump(path.read_bytes()) for path in source.glob("_dump_*")]
     hung_ns = min(entry.created_ns for dump in dumps for entry in dump.entries if not entry.is_done)
-    told = manifest(start_ns=hung_ns - 600 * NS_PER_SECOND, end_ns=hung_ns + 600 * NS_PER_SECOND)
-    return write_folder(folder, tables, told=told), injected, hung_ns
+    reported = manifest(start_ns=hung_ns - 600 * NS_PER_SECOND, end_ns=hung_ns + 600 * NS_PER_SECOND)
+    return write_folder(folder, tables, reported=reported), injected, hung_ns
 
 
 def model_dumps(
@@ -148,12 +148,12 @@ class TestRealDumps:
 
 class TestTime:
     def test_the_first_unfinished_operations_own_timeout(self, tmp_path: Path) -> None:
-        write_folder(model_dumps(tmp_path), {"topology": topology()}, told=manifest(300))
+        write_folder(model_dumps(tmp_path), {"topology": topology()}, reported=manifest(300))
 
         assert told_seconds(replay_folder(tmp_path)[0]) == HUNG_SECONDS + TIMEOUT_SECONDS + 1
 
     def test_the_end_of_the_recording_where_it_comes_first(self, tmp_path: Path) -> None:
-        write_folder(model_dumps(tmp_path), {"topology": topology()}, told=manifest(130))
+        write_folder(model_dumps(tmp_path), {"topology": topology()}, reported=manifest(130))
         verdicts = replay_folder(tmp_path)
 
         assert [told_seconds(verdict) for verdict in verdicts] == [130]
@@ -161,7 +161,7 @@ class TestTime:
 
     @pytest.mark.parametrize("hung_seconds", [-100_000.0, 100_000.0])
     def test_dumps_of_another_clock_are_there_at_the_end(self, tmp_path: Path, hung_seconds: float) -> None:
-        write_folder(model_dumps(tmp_path, hung_seconds=hung_seconds), {"topology": topology()}, told=manifest(130))
+        write_folder(model_dumps(tmp_path, hung_seconds=hung_seconds), {"topology": topology()}, reported=manifest(130))
         (verdict,) = replay_folder(tmp_path)
 
         assert suspects_of(verdict) == {"n002": [5]}
@@ -175,7 +175,7 @@ class TestTime:
         both["from_ns"] = pa.concat_arrays([seconds(*[0.0] * 16), seconds(*[140.0] * 16)])
         both["attempt"] = pa.array([0] * 16 + [1] * 16, pa.int32())
         both["host"] = pa.concat_arrays([rows["host"], pa.array([f"z{rank // 2}" for rank in range(16)])])
-        folder = write_folder(model_dumps(tmp_path), {"topology": both}, told=manifest(300))
+        folder = write_folder(model_dumps(tmp_path), {"topology": both}, reported=manifest(300))
         answers = [record for record in records_of(read_recording(folder)) if isinstance(record, ProbeAnswer)]
         verdicts = replay_folder(folder)
 
@@ -197,7 +197,7 @@ def steps(until_seconds: int, rank_count: int = 16) -> dict[str, pa.Array]:
 
 class TestJob:
     def test_a_job_that_makes_steps_until_the_end_has_not_hung(self, tmp_path: Path) -> None:
-        write_folder(model_dumps(tmp_path), {"topology": topology(), "steps": steps(200)}, told=manifest(200))
+        write_folder(model_dumps(tmp_path), {"topology": topology(), "steps": steps(200)}, reported=manifest(200))
 
         assert replay_folder(tmp_path) == []
 
@@ -206,7 +206,7 @@ class TestJob:
         rows = steps(260)
         keep = [not 100 < (time.as_py() - START_NS) / NS_PER_SECOND < 200 for time in rows["ts_ns"]]
         rows = {name: column.filter(pa.array(keep)) for name, column in rows.items()}
-        write_folder(model_dumps(tmp_path), {"topology": topology(), "steps": rows}, told=manifest(260))
+        write_folder(model_dumps(tmp_path), {"topology": topology(), "steps": rows}, reported=manifest(260))
         verdicts = replay_folder(tmp_path)
 
         assert [suspects_of(verdict) for verdict in verdicts] == [{"n002": [5]}] * 3
@@ -214,7 +214,7 @@ class TestJob:
         assert 199 <= told_seconds(verdicts[-1]) <= 208
 
     def test_steps_that_end_when_the_ranks_wait(self, tmp_path: Path) -> None:
-        write_folder(model_dumps(tmp_path), {"topology": topology(), "steps": steps(100)}, told=manifest(300))
+        write_folder(model_dumps(tmp_path), {"topology": topology(), "steps": steps(100)}, reported=manifest(300))
 
         assert suspects_of(replay_folder(tmp_path)[-1]) == {"n002": [5]}
 
@@ -229,7 +229,7 @@ class TestJob:
             "severity": pa.array(["error"] * 16),
             "payload": pa.array(['{"code": -6, "signal": 6, "stderr_tail": ""}'] * 16),
         }
-        write_folder(model_dumps(tmp_path), {"topology": topology(), "events": exits}, told=manifest(300))
+        write_folder(model_dumps(tmp_path), {"topology": topology(), "events": exits}, reported=manifest(300))
         last = {verdict.verdict_id: verdict for verdict in replay_folder(tmp_path)}.values()
 
         assert [(suspects_of(verdict), verdict.fault.value) for verdict in last] == [({"n002": [5]}, "hang")]
@@ -246,7 +246,7 @@ class TestJob:
             waits |= {"collective_seq_id": 99, "p2p_seq_id": 0, "is_p2p": False, "state": "scheduled", "retired": False}
             waits |= {"time_discovered_completed_ns": None, "input_sizes": [[4]], "record_id": 0}
             path.write_bytes(pickle.dumps({**dump, "entries": [waits], "pg_status": {}}))
-        write_folder(tmp_path, {"topology": topology()}, told=manifest(300))
+        write_folder(tmp_path, {"topology": topology()}, reported=manifest(300))
         verdicts = replay_folder(tmp_path)
 
         assert verdicts
@@ -257,7 +257,7 @@ class TestFiles:
     def test_a_broken_dump_is_told_and_the_others_speak(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        write_folder(model_dumps(tmp_path), {"topology": topology()}, told=manifest(300))
+        write_folder(model_dumps(tmp_path), {"topology": topology()}, reported=manifest(300))
         broken = tmp_path / "flight_recorder" / "fr_9"
         broken.write_bytes(broken.read_bytes()[:100])
 
@@ -292,7 +292,7 @@ class TestFiles:
     def test_a_dump_that_is_too_large_for_a_record_is_cut_down(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write_folder(model_dumps(tmp_path), {"topology": topology()}, told=manifest(300))
+        write_folder(model_dumps(tmp_path), {"topology": topology()}, reported=manifest(300))
         plain = [suspects_of(verdict) for verdict in replay_folder(tmp_path)]
         sizes = {len(data) for data in read_recording(tmp_path).dumps.values()}
         limit = max(sizes) // 2
@@ -304,7 +304,7 @@ class TestFiles:
 
     def test_a_rank_that_answered_a_probe_is_not_read_twice(self, tmp_path: Path) -> None:
         """``probes.parquet`` knows the time: all dumps answer at 130 s, and the files add nothing."""
-        write_folder(model_dumps(tmp_path), {"topology": topology()}, told=manifest(300))
+        write_folder(model_dumps(tmp_path), {"topology": topology()}, reported=manifest(300))
         files = read_recording(tmp_path).dumps
         probes = {
             "ts_ns": seconds(*[130.0] * 16),
@@ -315,7 +315,7 @@ class TestFiles:
             "payload": pa.array([files[rank] for rank in range(16)], pa.binary()),
         }
         tables = {"topology": topology(), "probes": probes, "steps": steps(100)}
-        write_folder(tmp_path, tables, told=manifest(300))
+        write_folder(tmp_path, tables, reported=manifest(300))
         answers = [r for r in records_of(read_recording(tmp_path)) if isinstance(r, ProbeAnswer)]
         verdicts = replay_folder(tmp_path)
 

@@ -28,11 +28,11 @@ def event(seconds: float) -> Event:
 
 
 def test_a_minute_before_the_start_and_the_whole_last_second_count() -> None:
-    told = replace(manifest(100), end_ns=at(99.2))
+    reported = replace(manifest(100), end_ns=at(99.2))
     times = [-60.1, -60, 0, 99.1, 99.9, 100, 400]
 
-    assert judged_span_ns(told) == (at(-60), at(100))
-    assert [one.ts_ns for one in in_span(map(event, times), told)] == [at(time) for time in (-60, 0, 99.1, 99.9)]
+    assert judged_span_ns(reported) == (at(-60), at(100))
+    assert [one.ts_ns for one in in_span(map(event, times), reported)] == [at(time) for time in (-60, 0, 99.1, 99.9)]
 
 
 def test_what_follows_the_span_is_not_read() -> None:

@@ -40,14 +40,14 @@ def test_memory_is_that_of_the_columns_read_and_not_of_the_file(tmp_path: Path) 
 
 
 def test_a_limit_can_be_raised_by_name(tmp_path: Path) -> None:
-    write_folder(tmp_path, good_tables(), told=manifest(61 * DAY_SECONDS))
+    write_folder(tmp_path, good_tables(), reported=manifest(61 * DAY_SECONDS))
     with pytest.raises(RecordingError, match="--max days="):
         read_manifest(tmp_path)
     assert read_manifest(tmp_path, limits_of(["days=62"])).job_id == "job"
 
 
 def test_score_reads_no_more_than_replay(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, good_tables(), told=manifest(61 * DAY_SECONDS), truth={"faults": []})
+    folder = write_folder(tmp_path, good_tables(), reported=manifest(61 * DAY_SECONDS), truth={"faults": []})
     (folder / "verdicts.jsonl").write_text("")
     with pytest.raises(RecordingError, match="days"):
         score_folder(folder)

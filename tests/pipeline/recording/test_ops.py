@@ -104,7 +104,7 @@ class TestBesideTheRest:
     """Backtests and training read the trace with the recording; a replay does not."""
 
     def folder(self, path: Path, tables: dict[str, Rows] | None = None, **changes: pa.Array) -> Path:
-        write_folder(path, tables or {}, told=manifest(80))
+        write_folder(path, tables or {}, reported=manifest(80))
         trace(path, **changes)
         return path
 

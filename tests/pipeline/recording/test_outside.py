@@ -61,8 +61,8 @@ def accused(verdicts: list[Verdict]) -> list[tuple[str, str]]:
     )
 
 
-def judged(folder: Path, tables: Tables, seconds: float = 240, **told: Any) -> list[tuple[str, str]]:
-    return accused(replay_folder(write_folder(folder, arrow(tables), told=manifest(seconds, **told))))
+def judged(folder: Path, tables: Tables, seconds: float = 240, **reported: Any) -> list[tuple[str, str]]:
+    return accused(replay_folder(write_folder(folder, arrow(tables), reported=manifest(seconds, **reported))))
 
 
 def wanted(fault: str, host: str = "h4") -> list[tuple[str, str]]:
@@ -229,7 +229,7 @@ def test_the_right_host_is_named(tmp_path: Path, change: Callable[[Tables], None
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_row_groups_and_compression_of_other_writers(tmp_path: Path, fault: str) -> None:
-    write_folder(tmp_path, {}, told=manifest(240))
+    write_folder(tmp_path, {}, reported=manifest(240))
     for name, table in arrow(drawn(fault)).items():
         pq.write_table(
             pa.table(table),
@@ -265,7 +265,7 @@ def test_without_a_topology_an_exit_names_what_broke(tmp_path: Path) -> None:
     """The exit is known by its rank, the broken card by its host: the same event speaks of both."""
     tables = drawn("stop")
     del tables["topology"], tables["groups"]
-    write_folder(tmp_path, arrow(tables), told=manifest(240))
+    write_folder(tmp_path, arrow(tables), reported=manifest(240))
     last = replay_folder(tmp_path)[-1]
 
     assert [suspect.component.name for suspect in last.suspects] in (["8"], ["h4"])
@@ -307,7 +307,7 @@ def test_a_phase_that_is_announced_for_no_rank_in_particular(tmp_path: Path) -> 
         for second, edge in ((150, "begin"), (196, "end"))
     ]
     tables["events"] = event_table([(*row[:6], json.dumps({"phase": "checkpoint", "edge": row[6]})) for row in edges])
-    assert judged(tmp_path / "told", tables) == []
+    assert judged(tmp_path / "reported", tables) == []
 
 
 # -- the topology changes ------------------------------------------------------------------
@@ -346,7 +346,7 @@ class TestMoves:
 def test_attempts_without_times_begin_where_the_steps_say(tmp_path: Path, fault: str) -> None:
     tables = moved(fault, attempt=True, crash=True)
     del tables["topology"]["from_ns"], tables["groups"]["from_ns"]
-    folder = write_folder(tmp_path, arrow(tables), told=manifest(MOVE_SECONDS + 240))
+    folder = write_folder(tmp_path, arrow(tables), reported=manifest(MOVE_SECONDS + 240))
     batches = [record for record in records_of(read_recording(folder)) if isinstance(record, StepBatch)]
     places = {(record.job.attempt, record.host) for record in batches}
 
@@ -372,7 +372,7 @@ def test_a_swap_of_two_hosts(tmp_path: Path) -> None:
     swap = {"h4": "h5", "h5": "h4"}
     tables["topology"] = joined(now, now | {"host": [swap.get(host, host) for host in now["host"]]})
     tables["topology"]["from_ns"] = np.repeat(np.array([START_NS, START_NS + 120 * S]), 12)
-    folder = write_folder(tmp_path, arrow(tables), told=manifest(240))
+    folder = write_folder(tmp_path, arrow(tables), reported=manifest(240))
     hosts: dict[tuple[int, bool], str] = {}
     for record in records_of(read_recording(folder)):
         if isinstance(record, StepBatch):
@@ -437,8 +437,10 @@ def test_something_else_in_the_place_of_a_file(tmp_path: Path, name: str) -> Non
 
 
 class TestNotes:
-    def notes(self, folder: Path, tables: Tables, **told: Any) -> str:
-        return "\n".join(notes_of(read_recording(write_folder(folder, arrow(tables), told=manifest(240, **told)))))
+    def notes(self, folder: Path, tables: Tables, **reported: Any) -> str:
+        return "\n".join(
+            notes_of(read_recording(write_folder(folder, arrow(tables), reported=manifest(240, **reported))))
+        )
 
     def test_a_recording_without_oddities_has_none(self, tmp_path: Path) -> None:
         assert self.notes(tmp_path, drawn("none")) == ""
@@ -449,7 +451,7 @@ class TestNotes:
         slow_disk = {
             "disk_latency_seconds": {"unit": "seconds", "min": 0.0, "max": 1.0, "bad": "high", "scope": "host"}
         }
-        folder = write_folder(tmp_path, arrow(tables), told=manifest(240), metrics=slow_disk)
+        folder = write_folder(tmp_path, arrow(tables), reported=manifest(240), metrics=slow_disk)
         found = "\n".join(notes_of(read_recording(folder)))
 
         assert "metrics.json, disk_latency_seconds: host_metrics.parquet has no such column" in found
@@ -466,8 +468,8 @@ class TestNotes:
                 metrics[name] = np.where(silent, np.nan, values)
         found = self.notes(tmp_path, tables)
 
-        told = f"host_metrics.parquet: h1 has rows and not one sample{since} (monitoring_lost)"
-        assert (told in found) if since is not None else "not one sample" not in found
+        reported = f"host_metrics.parquet: h1 has rows and not one sample{since} (monitoring_lost)"
+        assert (reported in found) if since is not None else "not one sample" not in found
 
     def test_rows_after_the_end(self, tmp_path: Path) -> None:
         tables = drawn("none")

@@ -315,8 +315,8 @@ class TestAllowed:
         tables = good_tables()
         status = '{"clock_offset_ns": 0, "clock_error_ns": 0, "ranks_seen": [], "hook_present": true, '
         status += '"dropped_count": 0, "spooled_count": 0, "collectors": {}, "attempt": ' + attempt + "}"
-        told = {"ts_ns": seconds(1), "host": pa.array(["a"]), "status": pa.array([status])}
-        folder = write_folder(tmp_path, {**tables, "agent_status": told})
+        reported = {"ts_ns": seconds(1), "host": pa.array(["a"]), "status": pa.array([status])}
+        folder = write_folder(tmp_path, {**tables, "agent_status": reported})
 
         check(error_of(folder), "agent_status.parquet", "status", 0, "attempt" if len(attempt) < 100 else "64 bit")
 
@@ -364,7 +364,7 @@ class TestJsonFiles:
     @pytest.mark.parametrize("field", ["format_version", "job_id", "attempt", "start_ns", "end_ns"])
     def test_a_manifest_without_a_field(self, tmp_path: Path, field: str) -> None:
         error = error_of(
-            write_folder(tmp_path, {}, told={key: value for key, value in manifest().items() if key != field})
+            write_folder(tmp_path, {}, reported={key: value for key, value in manifest().items() if key != field})
         )
 
         assert (error.file, error.column) == ("manifest.json", field)
@@ -394,7 +394,7 @@ class TestJsonFiles:
         ],
     )
     def test_a_manifest_with_a_wrong_field(self, tmp_path: Path, field: str, value: object) -> None:
-        error = error_of(write_folder(tmp_path, {}, told={**manifest(), field: value}))
+        error = error_of(write_folder(tmp_path, {}, reported={**manifest(), field: value}))
 
         assert (error.file, error.column) == ("manifest.json", field)
 
@@ -418,7 +418,7 @@ class TestJsonFiles:
         assert "no such folder" in str(error_of(tmp_path / "absent"))
 
     @pytest.mark.parametrize(
-        ("told", "word"),
+        ("reported", "word"),
         [
             ({"cpu_util_ratio": {}}, "built-in"),
             ({"a_seconds": 7}, "object"),
@@ -430,10 +430,10 @@ class TestJsonFiles:
             ({"a_seconds": {"min": 2, "max": 1}}, "not below"),
         ],
     )
-    def test_a_wrong_metric_of_the_users(self, tmp_path: Path, told: dict[str, Any], word: str) -> None:
-        error = error_of(write_folder(tmp_path, {}, metrics=told))
+    def test_a_wrong_metric_of_the_users(self, tmp_path: Path, reported: dict[str, Any], word: str) -> None:
+        error = error_of(write_folder(tmp_path, {}, metrics=reported))
 
-        assert (error.file, error.column) == ("metrics.json", next(iter(told)))
+        assert (error.file, error.column) == ("metrics.json", next(iter(reported)))
         assert word in str(error)
 
     @pytest.mark.parametrize("name", ["ts_ns", "host", "gpu", "", "x" * 2000])
@@ -460,8 +460,8 @@ class TestJsonFiles:
         assert (error.file, error.column, error.row) == ("truth.json", column, row)
 
     def test_unknown_fields_are_ignored(self, tmp_path: Path) -> None:
-        told = manifest(mood="good", tick_seconds=5)
-        recording = read_recording(write_folder(tmp_path, {}, told=told, truth={"faults": [], "by": "me"}))
+        reported = manifest(mood="good", tick_seconds=5)
+        recording = read_recording(write_folder(tmp_path, {}, reported=reported, truth={"faults": [], "by": "me"}))
 
         assert recording.manifest.tick_seconds == 5.0
         assert recording.truth is not None
@@ -471,7 +471,9 @@ class TestJsonFiles:
         """Whatever its unit: a clock's offset is a number of seconds."""
         tables = good_tables()
         tables["host_metrics"]["clock_offset_seconds"] = pa.array([-0.5, 0.5, None], pa.float32())
-        told = {"clock_offset_seconds": {"unit": "seconds", "min": -1.0, "max": 1.0, "bad": "both", "scope": "host"}}
-        columns = read_recording(write_folder(tmp_path, tables, metrics=told)).tables["host_metrics"]
+        reported = {
+            "clock_offset_seconds": {"unit": "seconds", "min": -1.0, "max": 1.0, "bad": "both", "scope": "host"}
+        }
+        columns = read_recording(write_folder(tmp_path, tables, metrics=reported)).tables["host_metrics"]
 
         assert np.asarray(columns["clock_offset_seconds"])[:2].tolist() == [-0.5, 0.5]

@@ -171,9 +171,9 @@ class TestUserMetrics:
         times = np.arange(0.3, length, tick_seconds)
         values = steady(6, times)
         values[times > length / 2, 3] += 0.5
-        told = manifest(length, tick_seconds=tick_seconds)
+        reported = manifest(length, tick_seconds=tick_seconds)
         rows = metric_rows([f"h{i}" for i in range(6)], times, {OWN: values})
-        verdicts = replay_folder(write_folder(tmp_path, {"host_metrics": rows}, told=told, metrics=OWN_TOLD))
+        verdicts = replay_folder(write_folder(tmp_path, {"host_metrics": rows}, reported=reported, metrics=OWN_TOLD))
         names = {suspect.component.name for verdict in verdicts for suspect in verdict.suspects}
 
         assert names == {"h3"}
@@ -185,7 +185,7 @@ class TestUserMetrics:
         values[240:, 3] += 0.5
         rows = metric_rows([f"h{i}" for i in range(6)], times, {OWN: values})
 
-        assert replay_folder(write_folder(tmp_path, {"host_metrics": rows}, told=manifest(480))) == []
+        assert replay_folder(write_folder(tmp_path, {"host_metrics": rows}, reported=manifest(480))) == []
 
 
 class TestMetrics:
@@ -217,13 +217,13 @@ class TestMetrics:
         rows = metric_rows("abcd", times, {})
         rows["cpu_util_ratio"] = pa.array(values.ravel())
 
-        assert replay_folder(write_folder(tmp_path, {"host_metrics": rows}, told=manifest(240))) == []
+        assert replay_folder(write_folder(tmp_path, {"host_metrics": rows}, reported=manifest(240))) == []
 
     def test_the_samples_of_a_host_keep_their_place_whatever_the_jitter(self, tmp_path: Path) -> None:
         jitter = np.random.default_rng(1).uniform(-0.2, 0.2, 120)
         values = np.arange(120.0)[:, None] / 1000
         rows = metric_rows("a", np.sort(np.arange(120) + 0.02 + jitter) + 1, {"cpu_util_ratio": values})
-        recording = read_recording(write_folder(tmp_path, {"host_metrics": rows}, told=manifest(130)))
+        recording = read_recording(write_folder(tmp_path, {"host_metrics": rows}, reported=manifest(130)))
         frames = [record for record in records_of(recording) if isinstance(record, Frame)]
         samples = np.concatenate(
             [np.frombuffer(frame.host_matrix, "<f4").reshape(-1, frame.tick_count)[0] for frame in frames]
@@ -258,7 +258,7 @@ class TestTime:
     def test_it_ticks_to_the_end_of_the_manifest(self, tmp_path: Path) -> None:
         rows = metric_rows("abcd", [1.0], {"cpu_util_ratio": np.full((1, 4), 0.5)})
         ticks: list[int] = []
-        replay_folder(write_folder(tmp_path, {"host_metrics": rows}, told=manifest(300)), None, ticks.append)
+        replay_folder(write_folder(tmp_path, {"host_metrics": rows}, reported=manifest(300)), None, ticks.append)
 
         assert ticks[-1] == START_NS + 301 * NS_PER_SECOND
 
@@ -286,7 +286,7 @@ class TestTime:
             "severity": pa.array(["error"]),
         }
         recording = read_recording(
-            write_folder(tmp_path, {"topology": topology, "steps": steps, "events": events}, told=manifest(200))
+            write_folder(tmp_path, {"topology": topology, "steps": steps, "events": events}, reported=manifest(200))
         )
         found = [(r.job.attempt, r.host) for r in records_of(recording) if isinstance(r, StepBatch)]
 

@@ -146,7 +146,7 @@ def test_p90_is_the_least_time_within_which_nine_of_ten_hits_came(count: int, p9
 
 
 def test_machine_days_are_hosts_times_duration(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, good_tables(), told=manifest(86_400), truth={"faults": []})
+    folder = write_folder(tmp_path, good_tables(), reported=manifest(86_400), truth={"faults": []})
     (folder / "verdicts.jsonl").write_text("")
     assert score_folder(folder).machine_days == 3.0
 

@@ -37,7 +37,7 @@ STILL = MachineShape(noise_ratio=0.002, own_ratio=0.01, has_hook=False)
 """Machines whose metrics vary less than the scales' floors."""
 
 
-def told(*announcements: ModelAnnouncement, **config: Any) -> list[tuple[float, str]]:
+def reported(*announcements: ModelAnnouncement, **config: Any) -> list[tuple[float, str]]:
     """When verdicts that stand on the peers detector opened, seconds from the start."""
     found = replay(RECORDING, ReplayConfig(announcements=announcements, **config))
     return [(at(line), line.suspects[0].component.name) for line in found if line.update == 0 and by_peers(line)]
@@ -54,23 +54,25 @@ def by_peers(verdict: Verdict) -> bool:
 
 
 def test_a_model_is_used_by_the_slice_that_begins_at_its_time_and_by_none_before() -> None:
-    assert told() == [(110.0, "node0784"), (125.0, "node0780")]
-    assert told(announced(START_NS, 60, 110)) == [(110.0, "node0784")]  # the slice that ends at 110 began at 105
-    assert told(announced(START_NS, 60, 105)) == []
+    assert reported() == [(110.0, "node0784"), (125.0, "node0780")]
+    assert reported(announced(START_NS, 60, 110)) == [(110.0, "node0784")]  # the slice that ends at 110 began at 105
+    assert reported(announced(START_NS, 60, 105)) == []
 
 
 def test_a_later_model_takes_its_place_and_a_withdrawal_gives_back_the_detectors_own() -> None:
     back = withdrawal("peers", START_NS + 90 * NS_PER_SECOND)
 
     assert back.effective_ns == START_NS + 100 * NS_PER_SECOND
-    assert told(announced(START_NS, 60, 70), back) == told()
-    assert told(announced(START_NS, 60, 70), announced(START_NS, 70, 115, {}, version="all as before"))[-1][0] == 125.0
+    assert reported(announced(START_NS, 60, 70), back) == reported()
+    assert (
+        reported(announced(START_NS, 60, 70), announced(START_NS, 70, 115, {}, version="all as before"))[-1][0] == 125.0
+    )
 
 
 def test_order_of_arrival_and_repetition_do_not_matter() -> None:
-    wanted = told(announced(START_NS, 60, 110))
+    wanted = reported(announced(START_NS, 60, 110))
 
-    assert told(announced(START_NS, 60, 110), shuffle_seed=3, repeat_count=2) == wanted
+    assert reported(announced(START_NS, 60, 110), shuffle_seed=3, repeat_count=2) == wanted
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def _deviating(detector: PeerDetector, graph: JobGraph, job: MetricsJob, seconds
         if job.now_ns % job.slice_ns == 0:
             data = Slice(job.job, job.now_ns - job.slice_ns, job.now_ns, tuple(held))
             graph.take(data.records)
-            found |= {(told.component.name, told.metric) for told in detector.on_slice(data)}
+            found |= {(reported.component.name, reported.metric) for reported in detector.on_slice(data)}
             held = []
     return found
 

@@ -31,7 +31,7 @@ RANK_COUNT = 8
 LATENESS_NS = EngineConfig().slices.lateness_ns
 
 
-def told(verdicts: Sequence[Verdict]) -> list[tuple[Any, ...]]:
+def reported(verdicts: Sequence[Verdict]) -> list[tuple[Any, ...]]:
     """All of a verdict that does not name ranks."""
     return [
         (v.fault, v.cause, v.detected_ns, v.onset_ns, v.state, v.action, v.reason, {s.component for s in v.suspects})
@@ -72,7 +72,7 @@ def test_relabelled_ranks_change_nothing_else(fault: str, new: list[int]) -> Non
         for record in data:
             engine.take(encode(relabelled(decode(record), new)))
         verdicts += engine.tick(tick_ns).verdicts
-    assert told(verdicts) == told(EXPECTED[fault])
+    assert reported(verdicts) == reported(EXPECTED[fault])
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -96,5 +96,5 @@ def test_records_may_arrive_up_to_the_lateness_later_across_ticks(fault: str, se
             at += 1
         verdicts += engine.tick(tick_ns).verdicts
     # The last second's records are still on their way.
-    assert told(verdicts) == told(EXPECTED[fault])[: len(verdicts)]
+    assert reported(verdicts) == reported(EXPECTED[fault])[: len(verdicts)]
     assert len(EXPECTED[fault]) - len(verdicts) <= 1

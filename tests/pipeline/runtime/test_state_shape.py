@@ -45,8 +45,10 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
     names = {name for part, data in parts.items() for name in _names(load_state(data)["state"], _JOB.sub("", part))}
     digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
-    told = "\n".join(sorted(names))
-    assert (STATE_VERSION, digest) == SHAPE_OF_VERSION, f"raise STATE_VERSION, and name its shape here; fields:\n{told}"
+    reported = "\n".join(sorted(names))
+    assert (STATE_VERSION, digest) == SHAPE_OF_VERSION, (
+        f"raise STATE_VERSION, and name its shape here; fields:\n{reported}"
+    )
 
 
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:

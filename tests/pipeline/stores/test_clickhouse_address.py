@@ -13,10 +13,10 @@ from tocsin.schemas.errors import ConfigError, StoreRefusedError
 def test_an_address_is_read() -> None:
     assert parse_address("clickhouse://db", {}) == ClickHouseAddress("db", 9000)
     assert parse_address("clickhouses://db/", {}) == ClickHouseAddress("db", 9440, tls=True)
-    told = parse_address("clickhouses://a%40b:p%2Fq@[::1]:1234/tocsin?ca_file=/ca&password_file=/pw", {})
-    assert (told.host, told.port, told.user, told.password) == ("::1", 1234, "a@b", "p/q")
-    assert (told.ca_file, told.password_file) == (Path("/ca"), Path("/pw"))
-    assert str(told) == "clickhouses://a@b@[::1]:1234"
+    reported = parse_address("clickhouses://a%40b:p%2Fq@[::1]:1234/tocsin?ca_file=/ca&password_file=/pw", {})
+    assert (reported.host, reported.port, reported.user, reported.password) == ("::1", 1234, "a@b", "p/q")
+    assert (reported.ca_file, reported.password_file) == (Path("/ca"), Path("/pw"))
+    assert str(reported) == "clickhouses://a@b@[::1]:1234"
 
 
 def test_the_password_comes_from_file_then_url_then_environment(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_wrong_address_is_refused_and_shows_no_password(url: str) -> None:
     "url", ["u:hunter2@h:9000", "u:hun://ter2@h", "clickhouse://h:9000/?password=hunter2", "clickhouse://h/?hunter2"]
 )
 def test_nor_is_one_in_the_wrong_place(url: str) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         parse_address(url)
-    assert "ter2" not in str(told.value)
+    assert "ter2" not in str(reported.value)
 
 
 @given(st.text())

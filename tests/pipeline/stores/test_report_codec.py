@@ -78,10 +78,10 @@ def test_minutes_and_states_come_back() -> None:
     [("max_step", "x"), ("ended", 1), ("abstained", {"no_model": -1}), ("verdicts", {}), ("rank_count", -1)],
 )
 def test_a_wrong_field_of_a_state_is_named(field: str, value: object) -> None:
-    told = json.loads(encode_status(JobStatus(JOB, ONSET, True, STATE)))
-    told["state"][field] = value
+    reported = json.loads(encode_status(JobStatus(JOB, ONSET, True, STATE)))
+    reported["state"][field] = value
     with pytest.raises(SchemaError, match=f"job_status.state.{field}"):
-        decode_status(json.dumps(told).encode())
+        decode_status(json.dumps(reported).encode())
 
 
 @given(st.binary(), st.integers(0, 200))

@@ -16,8 +16,8 @@ def hosts(*names: str) -> tuple[Suspect, ...]:
 
 
 def saw(own: str, *others: str) -> tuple[Witness, ...]:
-    told = (Witness(own, WitnessKind.HARDWARE_EVENT),)
-    return (*told, *(Witness(other, WitnessKind.PEERS_WAIT) for other in others))
+    reported = (Witness(own, WitnessKind.HARDWARE_EVENT),)
+    return (*reported, *(Witness(other, WitnessKind.PEERS_WAIT) for other in others))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_evidence_without_text_is_told_from_its_numbers() -> None:
 
 
 def test_an_update_says_what_changed_and_who_saw_it() -> None:
-    told = verdict("a", 1, witnesses=(Witness("n1", WitnessKind.PEERS_WAIT),))
-    row = rows.update_row(told)
+    reported = verdict("a", 1, witnesses=(Witness("n1", WitnessKind.PEERS_WAIT),))
+    row = rows.update_row(reported)
     assert (row["update_number"], row["state"], row["reason"]) == (1, "open", "process_stopped_peers_wait")
     assert (row["machine"], row["action"], row["witnesses"]) == ("n3", "restart", ["n1:peers_wait"])
     assert row["evidence"] == "7 peers wait in all_reduce #41 of group dp0"
-    assert row["evidence_ids"] == [json.loads(str(rows.incident_row(told, 0)["evidence_json"]))[0]["id"]]
+    assert row["evidence_ids"] == [json.loads(str(rows.incident_row(reported, 0)["evidence_json"]))[0]["id"]]

@@ -303,8 +303,8 @@ def test_the_history_keeps_each_update_once_and_no_renewal(store: SqlStore) -> N
     query = (
         "SELECT update_number, state, reason FROM tocsin.incident_updates FINAL WHERE verdict_id = 'hist' ORDER BY 1"
     )
-    told = [(row["update_number"], row["state"]) for row in ask(store, query)]
-    assert told == [(0, "open"), (1, "confirmed")]
+    reported = [(row["update_number"], row["state"]) for row in ask(store, query)]
+    assert reported == [(0, "open"), (1, "confirmed")]
 
     assert store.expire_overdue(renewed.expires_ns + 1, ["hist"]) == ("hist",)
     assert list(ask(store, query)[-1].values()) == [3, "expired", "engine_restarted"]

@@ -85,7 +85,7 @@ def test_quotes_in_names_and_passwords_survive_java_s_format(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "reported"),
     [
         ("k.toml", "security_protocol = ", "TOML"),
         ("k.toml", 'security_protocol = "TLS"', "security_protocol = 'TLS': must be one of PLAINTEXT"),
@@ -108,13 +108,13 @@ def test_quotes_in_names_and_passwords_survive_java_s_format(tmp_path: Path, mon
         ("k.properties", "sasl.jaas.config=Module required;", "sasl.jaas.config"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_what_is_wrong_is_named_with_its_file(tmp_path: Path, name: str, text: str, reported: str) -> None:
     path = write(tmp_path, text, name)
     with pytest.raises(ConfigError) as caught:
         kafka_settings("h:1", path)
 
     assert path in str(caught.value)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert PASSWORD not in str(caught.value)
 
 

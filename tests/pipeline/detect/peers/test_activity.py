@@ -108,7 +108,7 @@ def test_what_pcie_does_for_minutes_is_how_the_job_works_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "is_loading"),
+    ("reported", "is_loading"),
     [
         ({"pcie_bytes_per_second": 9.0, "gpu_power_watts": 0.5}, True),
         ({"pcie_bytes_per_second": 9.0, "gpu_power_watts": 0.9}, False),
@@ -119,13 +119,13 @@ def test_what_pcie_does_for_minutes_is_how_the_job_works_now() -> None:
     ],
 )
 def test_gpus_that_rest_beside_a_burst_over_pcie_wait_for_what_is_loaded(
-    told: dict[str, float], is_loading: bool
+    reported: dict[str, float], is_loading: bool
 ) -> None:
     """Where something else is known of their work, that says whether they do any."""
     tracker = WorkTracker(WorkConfig())
-    tracker.take((0, WINDOW_NS), told, step_ns=0, announced=False)
+    tracker.take((0, WINDOW_NS), reported, step_ns=0, announced=False)
     assert tracker.is_loading is is_loading
-    tracker.take((WINDOW_NS, 2 * WINDOW_NS), dict.fromkeys(told, 1.0), step_ns=0, announced=False)
+    tracker.take((WINDOW_NS, 2 * WINDOW_NS), dict.fromkeys(reported, 1.0), step_ns=0, announced=False)
     assert not tracker.is_loading
 
 
@@ -140,8 +140,8 @@ def test_who_computes_as_ever_and_moves_much_less_makes_no_slow_steps(
     compute: float | None, traffic: float | None, is_other: bool
 ) -> None:
     """An evaluation: no gradients go round."""
-    told = {"gpu_fp_active_ratio": compute, "rdma_bytes_per_second": traffic, "gpu_util_ratio": 1.0}
-    shares = {name: value for name, value in told.items() if value is not None}
+    reported = {"gpu_fp_active_ratio": compute, "rdma_bytes_per_second": traffic, "gpu_util_ratio": 1.0}
+    shares = {name: value for name, value in reported.items() if value is not None}
     assert is_other_work(shares) is is_other
     tracker = WorkTracker(WorkConfig())
     tracker.take((15, 20), {"gpu_fp_active_ratio": 1.0, "rdma_bytes_per_second": 1.0, **SM}, 0, announced=False)

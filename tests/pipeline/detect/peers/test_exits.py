@@ -14,7 +14,7 @@ T0 = 1_800_000_000 * NS_PER_SECOND
 HOSTS = [f"n{row}" for row in range(8)]
 
 
-def _told(ends: dict[int, float], windows: int = 8, window_seconds: int = 5, unknown: int = 0) -> list[list[str]]:
+def _reported(ends: dict[int, float], windows: int = 8, window_seconds: int = 5, unknown: int = 0) -> list[list[str]]:
     """Who is said to be first in each window, where hosts free their memory at these seconds; through snapshots."""
     return _run(ends, windows, window_seconds, unknown)[1]
 
@@ -43,17 +43,17 @@ def _run(
 
 
 def test_one_that_is_alone_for_seconds_is_first_and_stays_so() -> None:
-    told = _told({3: 11.0, **dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 21.0)})
+    reported = _reported({3: 11.0, **dict.fromkeys((0, 1, 2, 4, 5, 6, 7), 21.0)})
 
-    assert told[:3] == [[], [], []]  # in the window of the change a part of it is free
-    assert all(names == ["n3"] for names in told[3:])
+    assert reported[:3] == [[], [], []]  # in the window of the change a part of it is free
+    assert all(names == ["n3"] for names in reported[3:])
 
 
 @pytest.mark.parametrize(("lead_seconds", "window_seconds"), [(1.0, 5), (5.0, 25)])
 def test_a_lead_that_samples_may_make_is_none(lead_seconds: float, window_seconds: int) -> None:
-    told = _told({3: 41.0, 4: 41.0 + lead_seconds}, window_seconds=window_seconds)
+    reported = _reported({3: 41.0, 4: 41.0 + lead_seconds}, window_seconds=window_seconds)
 
-    assert not any(told)
+    assert not any(reported)
 
 
 def test_a_part_of_the_memory_that_is_free_is_no_end() -> None:
@@ -67,18 +67,18 @@ def test_a_part_of_the_memory_that_is_free_is_no_end() -> None:
 
 
 def test_nobody_is_first_where_the_memory_of_several_is_not_known() -> None:
-    assert not any(_told({3: 11.0}, unknown=2))
+    assert not any(_reported({3: 11.0}, unknown=2))
 
 
 def test_processes_that_begin_again_hold_memory_again() -> None:
     tracker = ExitTracker(ExitsConfig())
-    told = []
+    reported = []
     for window, share in enumerate([1.0, 0.0, 0.0, 1.0, 1.0]):
         data = Slice(JobKey("c", "j"), T0 + 5 * window * NS_PER_SECOND, T0 + 5 * (window + 1) * NS_PER_SECOND, ())
         shares = np.array([1, 1, 1, share, 1, 1, 1, 1], np.float32)
-        told.append(len(tracker.take(data, HOSTS, shares)))
+        reported.append(len(tracker.take(data, HOSTS, shares)))
 
-    assert told == [0, 1, 1, 0, 0]
+    assert reported == [0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def test_a_card_that_tells_nothing_is_still_in_use_and_one_that_was_replaced_is_
 
 def test_a_card_that_comes_back_is_in_use_again() -> None:
     cards = GpuInventory()
-    for told in ({("n0", "a")}, {("n0", "b")}, {("n0", "a"), ("n0", "b")}):
-        cards.know("n0", told)
+    for reported in ({("n0", "a")}, {("n0", "b")}, {("n0", "a"), ("n0", "b")}):
+        cards.know("n0", reported)
 
     assert cards.are_in_use(cards.rows()).all()
 

@@ -88,12 +88,12 @@ def test_a_job_that_restarts_on_other_machines_is_learned_anew_and_judged_again(
     """Two of eight machines are replaced; the new ones are of another kind, which is no fault; then one is."""
     engine = EmbeddedEngine(EngineConfig(history=None))
     first = MetricsJob(JobShape(step_seconds=2.0), MachineShape(seed=1))
-    told = _run(engine, first, 200)
+    reported = _run(engine, first, 200)
     for rank in range(8):
         first.event(rank, "bye")
-    told += _run(engine, first, 1)
+    reported += _run(engine, first, 1)
     for second_count in range(1, 21):
-        told += engine.tick(first.now_ns + second_count * NS_PER_SECOND).verdicts
+        reported += engine.tick(first.now_ns + second_count * NS_PER_SECOND).verdicts
     second = MetricsJob(
         JobShape(step_seconds=2.0, start_ns=first.now_ns + 20 * NS_PER_SECOND), MachineShape(seed=2, own_ratio=0.1)
     )
@@ -101,16 +101,16 @@ def test_a_job_that_restarts_on_other_machines_is_learned_anew_and_judged_again(
     for rank, host in ((3, "n08"), (6, "n09")):
         second.ranks[rank].host = host
         second.shift(rank, CLOCK, 0.9)
-    told += _run(engine, second, 200)
+    reported += _run(engine, second, 200)
 
-    assert _accused(told) == set()
+    assert _accused(reported) == set()
 
     second.shift(3, CLOCK, 0.6)
     second.slow(3, "forward", 1.5)
-    told = _run(engine, second, 60)
+    reported = _run(engine, second, 60)
 
-    assert _accused(told) == {"n08"}
-    assert {verdict.job for verdict in told if verdict.suspects} == {second.job}
+    assert _accused(reported) == {"n08"}
+    assert {verdict.job for verdict in reported if verdict.suspects} == {second.job}
 
 
 def _run(engine: EmbeddedEngine, job: MetricsJob, seconds: int) -> list[Verdict]:

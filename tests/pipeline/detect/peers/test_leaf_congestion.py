@@ -25,7 +25,7 @@ def _windows(count: int = 40, level: float = 2000.0, onset: int = ONSET_WINDOW) 
     return packets
 
 
-def _told(
+def _reported(
     packets: Packets, places: dict[str, tuple[str, str]] | None = None, window_seconds: int = 5
 ) -> list[list[Anomaly]]:
     """What is said after each window; through snapshots."""
@@ -41,16 +41,16 @@ def _told(
 
 
 def _names(packets: Packets, places: dict[str, tuple[str, str]] | None = None) -> set[str]:
-    return {anomaly.component.name for told in _told(packets, places) for anomaly in told}
+    return {anomaly.component.name for reported in _reported(packets, places) for anomaly in reported}
 
 
 def test_the_leaf_is_told_from_its_third_window_on_and_until_half_a_minute_after_it() -> None:
     packets = _windows()
     packets[30:, BEHIND] = 1.0
-    told = _told(packets)
+    reported = _reported(packets)
 
-    assert [window for window, found in enumerate(told) if found] == list(range(22, 36))
-    [anomaly] = told[25]
+    assert [window for window, found in enumerate(reported) if found] == list(range(22, 36))
+    [anomaly] = reported[25]
     assert anomaly.component.name == "leaf1"
     assert anomaly.detail["hosts"] == HOSTS[6:12]
     assert (anomaly.start_ns - T0) / NS_PER_SECOND == 5 * ONSET_WINDOW
@@ -65,9 +65,9 @@ def test_steps_that_are_longer_than_a_window_leave_some_windows_out() -> None:
 
 
 def test_windows_of_25_seconds_need_two() -> None:
-    told = _told(_windows(count=12, onset=5), window_seconds=25)
+    reported = _reported(_windows(count=12, onset=5), window_seconds=25)
 
-    assert [window for window, found in enumerate(told) if found] == list(range(6, 12))
+    assert [window for window, found in enumerate(reported) if found] == list(range(6, 12))
 
 
 def test_a_congestion_of_the_first_minute_may_be_what_is_usual() -> None:

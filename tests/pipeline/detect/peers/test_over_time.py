@@ -61,7 +61,7 @@ def _run(
             yield window, anomaly
 
 
-def told(
+def reported(
     change: Change, windows: int, warmup_noise: float = 0.01, *, while_standing: bool = False
 ) -> dict[str, list[int]]:
     """Host -> the windows in which it is named.
@@ -111,8 +111,8 @@ def test_a_slow_drift_of_one_machine_is_learned_and_named_by_nobody() -> None:
     def step(window: int, host: Floats, gpu: Floats) -> None:
         gpu[3, :, POWER] *= 0.9 if window >= 300 else 1.0
 
-    assert told(drift, 600) == {}
-    assert min(told(step, 330)["n03"]) < 306
+    assert reported(drift, 600) == {}
+    assert min(reported(step, 330)["n03"]) < 306
 
 
 def test_a_drift_of_all_machines_together_is_nobody_s() -> None:
@@ -120,14 +120,14 @@ def test_a_drift_of_all_machines_together_is_nobody_s() -> None:
         gpu[:, :, POWER] *= 1 - 0.5 * window / 600
         host[:, CPU] *= 1 + 0.5 * window / 600
 
-    assert told(drift, 600) == {}
+    assert reported(drift, 600) == {}
 
 
 def test_a_deviation_that_lasts_is_not_learned_away_within_half_an_hour() -> None:
     def step(window: int, host: Floats, gpu: Floats) -> None:
         gpu[3, :, POWER] *= 0.75 if window >= 60 else 1.0
 
-    found = told(step, 60 + 360)
+    found = reported(step, 60 + 360)
 
     assert set(found) == {"n03"}
     assert found["n03"] == list(range(min(found["n03"]), 420))
@@ -137,7 +137,7 @@ def test_a_deviation_that_ends_is_seen_to_end_within_a_minute() -> None:
     def spell(window: int, host: Floats, gpu: Floats) -> None:
         gpu[3, :, POWER] *= 0.75 if 60 <= window < 120 else 1.0
 
-    assert max(told(spell, 180)["n03"]) < 120 + 12
+    assert max(reported(spell, 180)["n03"]) < 120 + 12
 
 
 def test_nobody_is_named_while_the_job_warms_up() -> None:
@@ -150,7 +150,7 @@ def test_nobody_is_named_while_the_job_warms_up() -> None:
             gpu[3, :, POWER] *= 0.5
             host[3, CPU] *= 1.8
 
-    assert told(compiles, 200) == {}
+    assert reported(compiles, 200) == {}
 
 
 def test_a_machine_that_was_always_different_is_how_it_is() -> None:
@@ -158,7 +158,7 @@ def test_a_machine_that_was_always_different_is_how_it_is() -> None:
         gpu[3, :, POWER] *= 0.8
         host[5, CPU] *= 1.5
 
-    assert told(odd, 300) == {}
+    assert reported(odd, 300) == {}
 
 
 @pytest.mark.parametrize("factor", [0.7, 0.8])
@@ -171,11 +171,11 @@ def test_one_gpu_of_eight_does_not_drown_in_the_mean(factor: float) -> None:
     def all_a_little(window: int, host: Floats, gpu: Floats) -> None:
         gpu[3, :, POWER] *= 1 - (1 - factor) / GPUS if window >= 60 else 1.0
 
-    found = told(one_gpu, 80)
+    found = reported(one_gpu, 80)
 
     assert set(found) == {"n03"}
     assert min(found["n03"]) <= 63
-    assert told(all_a_little, 80) == {}
+    assert reported(all_a_little, 80) == {}
 
 
 def swapped(window: int, taken: bool) -> list[Anomaly]:
@@ -221,7 +221,7 @@ def test_a_machine_that_joins_late_is_learned_first() -> None:
             host[6], gpu[6] = np.nan, np.nan
         gpu[6, :, POWER] *= 0.8
 
-    assert told(joins, 200) == {}
+    assert reported(joins, 200) == {}
 
 
 def test_metrics_that_two_of_eight_never_have_hide_nobody() -> None:
@@ -242,9 +242,9 @@ def test_metrics_that_two_of_eight_never_have_hide_nobody() -> None:
 
         return change
 
-    assert told(healthy, 100) == {}
-    assert set(told(slow(3, profiled[0]), 80)) == {"n03"}  # one that has them
-    assert set(told(slow(6, POWER), 80)) == {"n06"}  # one that has not
+    assert reported(healthy, 100) == {}
+    assert set(reported(slow(3, profiled[0]), 80)) == {"n03"}  # one that has them
+    assert set(reported(slow(6, POWER), 80)) == {"n06"}  # one that has not
 
 
 NOT_SAMPLED = [column for column, metric in enumerate(GPU_METRICS) if metric.name in WORK and column != PCIE]
@@ -271,7 +271,7 @@ def test_who_has_its_data_first_computes_while_the_others_load() -> None:
             gpu[3, :, POWER] *= 1.12
             gpu[3, :, PCIE] *= 0.94
 
-    assert told(ahead, 160) == {}
+    assert reported(ahead, 160) == {}
 
 
 @pytest.mark.parametrize("column", [POWER, UTIL])
@@ -280,7 +280,7 @@ def test_a_machine_that_is_slow_shows_between_the_times_in_which_all_load(column
         _load(window, gpu)
         gpu[3, :, column] *= 0.75 if window >= 60 else 1.0
 
-    assert set(told(slow, 100)) == {"n03"}
+    assert set(reported(slow, 100)) == {"n03"}
 
 
 _PACE = (3.0, 0.05, 0.05)
@@ -297,7 +297,7 @@ def test_a_stolen_cpu_shows_in_a_job_of_which_hardly_two_windows_are_alike(facto
         _uneven(window, host, gpu)
         host[3, CPU] *= factor if window >= 60 else 1.0
 
-    found = told(stolen, 90)
+    found = reported(stolen, 90)
 
     assert set(found) == (set() if factor == 1.0 else {"n03"})
     assert factor == 1.0 or min(found["n03"]) <= 65
@@ -308,7 +308,7 @@ def test_a_daemon_in_such_a_job_is_gone_after_a_minute() -> None:
         _uneven(window, host, gpu)
         host[3, CPU] *= 3.0 if 60 <= window < 62 else 1.0
 
-    assert max(told(daemon, 120).get("n03", [0])) < 62 + 12
+    assert max(reported(daemon, 120).get("n03", [0])) < 62 + 12
 
 
 def test_a_clock_that_is_a_second_ahead_is_no_deviation_in_such_a_job() -> None:
@@ -321,7 +321,7 @@ def test_a_clock_that_is_a_second_ahead_is_no_deviation_in_such_a_job() -> None:
         host[:, CPU] *= 0.8 + 0.2 * own
         host[3, CPU] *= (0.8 + 0.2 * (0.8 * own + 0.2 * following)) / (0.8 + 0.2 * own)
 
-    assert told(ahead, 240) == {}
+    assert reported(ahead, 240) == {}
 
 
 @pytest.mark.parametrize("gpus", [1, GPUS])
@@ -333,7 +333,7 @@ def test_a_single_gpu_that_stopped_shows_as_the_job_comes_to_stand(gpus: int) ->
             gpu[:, :, :] *= 0.1 if window == 60 else 0.0
             gpu[3, :gpus, [UTIL, NVLINK]] = 0.0
 
-    found = told(stops, 72, while_standing=True)
+    found = reported(stops, 72, while_standing=True)
 
     assert set(found) == ({"n03"} if gpus == 1 else set())
 
@@ -347,7 +347,7 @@ def test_what_was_learned_while_the_job_loaded_is_forgotten_when_it_works() -> N
                 gpu[row] *= 0.1
         gpu[3, :, POWER] *= 0.8 if window >= 60 else 1.0
 
-    found = told(starts, 72)
+    found = reported(starts, 72)
 
     assert list(found) == ["n03"]
     assert 60 <= min(found["n03"]) < 66
@@ -365,7 +365,7 @@ def test_a_link_that_was_hardly_used_while_the_job_loaded_is_learned_anew() -> N
             gpu[:, :, NVLINK] *= part[:, None]
         gpu[3, :, NVLINK] *= 0.7 if window >= 90 else 1.0
 
-    found = told(loads, 102)
+    found = reported(loads, 102)
 
     assert list(found) == ["n03"]
     assert 90 <= min(found["n03"]) < 96
@@ -383,8 +383,8 @@ def test_a_checkpoint_that_pushes_pcie_is_no_beginning_where_pcie_alone_tells_of
             gpu[:, :, POWER] *= 0.4
         gpu[3, :, POWER] *= 0.7 if window >= 90 else 1.0
 
-    assert told(uploads, 102, while_standing=True) == {}
-    assert list(told(uploads, 102)) == ["n03"]
+    assert reported(uploads, 102, while_standing=True) == {}
+    assert list(reported(uploads, 102)) == ["n03"]
 
 
 def test_a_job_whose_hosts_send_gpu_metrics_only_stands_too() -> None:
@@ -394,7 +394,7 @@ def test_a_job_whose_hosts_send_gpu_metrics_only_stands_too() -> None:
             gpu[:, :, :] *= 0.02
             gpu[3, :, [UTIL, POWER]] *= 20.0
 
-    assert set(told(stands, 72, while_standing=True)) == {"n03"}
+    assert set(reported(stands, 72, while_standing=True)) == {"n03"}
 
 
 def test_who_left_the_job_an_hour_ago_is_forgotten_and_the_others_are_not() -> None:

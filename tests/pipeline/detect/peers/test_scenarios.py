@@ -104,9 +104,9 @@ class TestSlow:
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
         scenario.want(between(150, 175), fault="fail_slow", cause="power_cap", suspects=["n03"])
         scenario.run(200).check()
-        [told] = [one for one in scenario.verdicts[-1].evidence if one.metric == CLOCK]
-        gpu = re.search(r", by GPU (\S+) alone \(", told.text)
-        assert gpu is not None, told.text
+        [reported] = [one for one in scenario.verdicts[-1].evidence if one.metric == CLOCK]
+        gpu = re.search(r", by GPU (\S+) alone \(", reported.text)
+        assert gpu is not None, reported.text
         assert gpu[1].endswith("5")
 
     def test_all_gpus_of_a_machine_are_no_single_one(self) -> None:
@@ -390,11 +390,11 @@ class TestStanding:
 
         assert _accused(scenario) == ["n03"]
         assert told_after - 10 <= _opened_seconds(scenario) - 150 <= told_after + 20
-        told = [(verdict.reason, verdict.state.value, verdict.action.value) for verdict in scenario.verdicts]
-        assert told == [("differs_while_job_stands", "open", "notify")]
+        reported = [(verdict.reason, verdict.state.value, verdict.action.value) for verdict in scenario.verdicts]
+        assert reported == [("differs_while_job_stands", "open", "notify")]
 
     @pytest.mark.parametrize(
-        ("signal", "words", "is_told"),
+        ("signal", "words", "is_reported"),
         [
             (6, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9) ran for 40000 ms", True),
             (6, "RuntimeError: Connection reset by peer", False),
@@ -402,15 +402,17 @@ class TestStanding:
         ],
         ids=["waited-too-long", "lost-a-peer", "was-asked-to-end"],
     )
-    def test_ranks_that_waited_too_long_tell_that_it_was_no_pause(self, signal: int, words: str, is_told: bool) -> None:
+    def test_ranks_that_waited_too_long_tell_that_it_was_no_pause(
+        self, signal: int, words: str, is_reported: bool
+    ) -> None:
         scenario, job = _scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "")
         scenario.at(152).inject(job.raise_by, 3, "memory_used_ratio", -0.2)
         scenario.at(190).inject(job.kill, 1, signal, 0, words)
         scenario.run(210)
 
-        assert _accused(scenario) == (["n03"] if is_told else [])
-        if is_told:
+        assert _accused(scenario) == (["n03"] if is_reported else [])
+        if is_reported:
             assert 190 <= _opened_seconds(scenario) <= 200
             assert {verdict.action.value for verdict in scenario.verdicts if verdict.suspects} == {"notify"}
 
@@ -484,8 +486,8 @@ class TestStanding:
                 scenario.at(180 if rank == 3 else 410).inject(job.raise_by, rank, metric, 0.0)
 
         scenario.run(480)
-        told = [(verdict.state.value, verdict.action.value) for verdict in scenario.verdicts if verdict.suspects]
-        assert told in ([], [("open", "notify"), ("cancelled", "none")])
+        reported = [(verdict.state.value, verdict.action.value) for verdict in scenario.verdicts if verdict.suspects]
+        assert reported in ([], [("open", "notify"), ("cancelled", "none")])
 
     def test_one_that_is_busy_meanwhile_has_longer(self) -> None:
         """A writer of an unannounced checkpoint, or a process that went astray: only time tells."""
@@ -603,7 +605,7 @@ class TestWholeEngine:
 
     def test_relabelled_hosts_change_nothing_else(self, fault: tuple[str, Seconds, list[Verdict]]) -> None:
         names = {f"n{rank:02d}": f"zz{7 - rank}" for rank in range(8)}
-        told = [
+        reported = [
             [
                 (v.fault, v.cause, v.detected_ns, v.onset_ns, v.state, v.action, [s.component.name for s in v.suspects])
                 for v in verdicts
@@ -611,7 +613,7 @@ class TestWholeEngine:
             for verdicts in (fault[2], _play(_recording(fault[0], names)))
         ]
 
-        assert [(*line[:-1], [names[name] for name in line[-1]]) for line in told[0]] == told[1]
+        assert [(*line[:-1], [names[name] for name in line[-1]]) for line in reported[0]] == reported[1]
 
 
 class TestWhatHurtNobody:

@@ -59,7 +59,7 @@ class Job:
 
 
 @pytest.mark.parametrize(
-    ("shown", "told"),
+    ("shown", "reported"),
     [
         ({}, False),
         ({"gpu_power_watts": 1.08}, False),  # for nothing, too
@@ -78,12 +78,12 @@ class Job:
         ),  # it waits for that link
     ],
 )
-def test_more_power_at_the_same_clock_is_more_work(shown: dict[str, float], told: bool) -> None:
+def test_more_power_at_the_same_clock_is_more_work(shown: dict[str, float], reported: bool) -> None:
     job = Job()
     job.run(30)
     job.run(6, **shown)
 
-    assert job.hosts() == (["n3"] if told else [])
+    assert job.hosts() == (["n3"] if reported else [])
 
 
 def test_before_a_host_is_known_it_is_measured_by_the_others() -> None:

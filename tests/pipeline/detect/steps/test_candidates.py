@@ -30,7 +30,7 @@ def test_who_is_handed_the_slowness_on_is_named_when_it_has_lasted_for_two_minut
     for other in range(others):
         begin = 50 - 10 * (others - other)
         end = begin + 8
-        candidates.see(f"n{other}", Candidate(_at(begin), _at(end), {}, 1.2, spoken=True))
+        candidates.see(f"n{other}", Candidate(_at(begin), _at(end), {}, 1.2, is_reported=True))
         candidates.forget(f"n{other}", _at(end + 2), NS_PER_SECOND)
     candidates.see("n9", Candidate(_at(50), _at(50 + lasted_seconds), {}, 1.2))
 
@@ -40,7 +40,7 @@ def test_who_is_handed_the_slowness_on_is_named_when_it_has_lasted_for_two_minut
 @pytest.mark.parametrize(("recovered", "is_turn"), [(30, False), (40, True), (70, True), (130, False)])
 def test_whoever_was_slow_beside_another_one_for_a_minute_did_not_hand_it_on(recovered: int, is_turn: bool) -> None:
     candidates = Candidates(RotationConfig())
-    candidates.see("n3", Candidate(_at(0), _at(recovered), {}, 1.2, spoken=True))
+    candidates.see("n3", Candidate(_at(0), _at(recovered), {}, 1.2, is_reported=True))
     candidates.see("n9", Candidate(_at(50), _at(60), {}, 1.2))
     candidates.forget("n3", _at(recovered + 5), NS_PER_SECOND)
 
@@ -56,7 +56,7 @@ def test_with_two_turns_it_must_last_twice_as_long_as_they_or_two_minutes_for_ea
 ) -> None:
     candidates = Candidates(RotationConfig())
     for other, begin in (("n3", 0), ("n4", turn_seconds)):
-        candidates.see(other, Candidate(_at(begin), _at(begin + turn_seconds), {}, 1.2, spoken=True))
+        candidates.see(other, Candidate(_at(begin), _at(begin + turn_seconds), {}, 1.2, is_reported=True))
         candidates.forget(other, _at(begin + turn_seconds + 5), NS_PER_SECOND)
     begin = 2 * turn_seconds
     candidates.see("n9", Candidate(_at(begin), _at(begin + lasted_seconds), {}, 1.2))
@@ -69,7 +69,7 @@ def test_hosts_that_were_slow_for_a_while_one_by_one_are_no_rotation(count: int)
     candidates = Candidates(RotationConfig())
     for number in range(count):
         end = 60 * number + 40
-        candidates.see(f"n{number}", Candidate(_at(end - 40), _at(end), {}, 1.2, spoken=True))
+        candidates.see(f"n{number}", Candidate(_at(end - 40), _at(end), {}, 1.2, is_reported=True))
         candidates.forget(f"n{number}", _at(end + 5), NS_PER_SECOND)
     candidates.see("n9", Candidate(_at(60 * count), _at(60 * count + 2), {}, 1.2))
 
@@ -79,7 +79,7 @@ def test_hosts_that_were_slow_for_a_while_one_by_one_are_no_rotation(count: int)
 def test_who_outlasts_brief_ones_is_named() -> None:
     candidates = Candidates(RotationConfig())
     for other, end in (("n3", 10), ("n4", 40)):
-        candidates.see(other, Candidate(_at(end - 10), _at(end), {}, 1.2, spoken=True))
+        candidates.see(other, Candidate(_at(end - 10), _at(end), {}, 1.2, is_reported=True))
         candidates.forget(other, _at(end + 5), NS_PER_SECOND)
     candidates.see("n9", Candidate(_at(80), _at(99), {}, 1.2))
     assert candidates.before("n9") == ["n3", "n4"]
@@ -91,7 +91,7 @@ def test_one_that_recovered_a_while_ago_handed_nothing_on_but_two_brief_ones_did
     """One fault and another one within minutes are two; the third brief one in three minutes goes round."""
     candidates = Candidates(RotationConfig())
     for other, end in (("n3", 10), ("n4", 30)):
-        candidates.see(other, Candidate(_at(end - 8), _at(end), {}, 1.2, spoken=True))
+        candidates.see(other, Candidate(_at(end - 8), _at(end), {}, 1.2, is_reported=True))
         candidates.forget(other, _at(end + 5), NS_PER_SECOND)
         candidates.see("n9", Candidate(_at(80), _at(85), {}, 1.2))
         assert candidates.before("n9") == ([] if other == "n3" else ["n3", "n4"])
@@ -100,7 +100,7 @@ def test_one_that_recovered_a_while_ago_handed_nothing_on_but_two_brief_ones_did
 
 def test_five_long_steps_are_no_gap() -> None:
     candidates = Candidates(RotationConfig())
-    candidates.see("n3", Candidate(_at(0), _at(10), {}, 1.2, spoken=True))
+    candidates.see("n3", Candidate(_at(0), _at(10), {}, 1.2, is_reported=True))
     candidates.forget("n3", _at(15), NS_PER_SECOND)
     candidates.see("n9", Candidate(_at(60), _at(90), {}, 1.2))
 
@@ -110,8 +110,8 @@ def test_five_long_steps_are_no_gap() -> None:
 
 def test_the_whole_job_s_slowdown_is_nobody_s_turn() -> None:
     candidates = Candidates(RotationConfig())
-    candidates.see(JOB, Candidate(_at(0), _at(49), {}, 1.2, spoken=True))
-    candidates.see("n3", Candidate(_at(0), _at(49), {}, 1.2, spoken=True))
+    candidates.see(JOB, Candidate(_at(0), _at(49), {}, 1.2, is_reported=True))
+    candidates.see("n3", Candidate(_at(0), _at(49), {}, 1.2, is_reported=True))
     for name in (JOB, "n3"):
         candidates.forget(name, _at(55), NS_PER_SECOND)
     candidates.see("n9", Candidate(_at(50), _at(50 + 121), {}, 1.2))

@@ -23,7 +23,9 @@ MIN_STRUCK_SECONDS = 92
 """When the hundredth step ends: a step of this job takes 0.91 to 0.95 s, as 1000 of the file's units are a second."""
 
 
-def told(name: str, seconds: FloatArray, *, waits: bool = True) -> tuple[StepDetector | TraceDetector, list[Anomaly]]:
+def reported(
+    name: str, seconds: FloatArray, *, waits: bool = True
+) -> tuple[StepDetector | TraceDetector, list[Anomaly]]:
     graph = JobGraph()
     detector = StepDetector(StepsConfig(), graph) if name == "steps" else TraceDetector(TracesConfig(), graph)
     said: list[Anomaly] = []
@@ -40,20 +42,20 @@ def hosts_said(said: list[Anomaly]) -> list[Anomaly]:
 @pytest.mark.parametrize("name", ["steps", "traces"])
 class TestNobodyToAccuse:
     def test_in_the_real_job_nobody_is_accused(self, shared_data: Path, name: str) -> None:
-        assert not told(name, whole_samples(batch_seconds(shared_data)))[1]
+        assert not reported(name, whole_samples(batch_seconds(shared_data)))[1]
 
     def test_nor_at_its_end_where_the_workers_stop_one_by_one(self, shared_data: Path, name: str) -> None:
-        assert not told(name, batch_seconds(shared_data))[1]
+        assert not reported(name, batch_seconds(shared_data))[1]
 
     def test_as_recorded_without_waits_the_detector_abstains_by_name(self, shared_data: Path, name: str) -> None:
-        detector, said = told(name, whole_samples(batch_seconds(shared_data)), waits=False)
+        detector, said = reported(name, whole_samples(batch_seconds(shared_data)), waits=False)
 
         assert not said
         assert detector.abstained[Reason.NO_HOOK] == 2380 - 30  # but for each worker's three steps of warm-up
 
 
 def test_three_steps_of_each_worker_are_warm_up() -> None:
-    detector, _ = told("steps", np.full((20, 4), 900.0), waits=False)
+    detector, _ = reported("steps", np.full((20, 4), 900.0), waits=False)
 
     assert detector.abstained[Reason.WARMING_UP] == 3 * 4
     assert detector.abstained[Reason.NO_HOOK] == 17 * 4
@@ -67,7 +69,7 @@ class TestOneWorkerSlowedDown:
         seconds = whole_samples(batch_seconds(shared_data))
         seconds[STRUCK_STEP:, worker] *= factor
 
-        said = told(name, seconds)[1]
+        said = reported(name, seconds)[1]
 
         assert accused([said]) == {worker_name(worker)}
         begin_seconds = (hosts_said(said)[0].start_ns - T0) / NS_PER_SECOND
@@ -81,7 +83,7 @@ class TestOneWorkerSlowedDown:
         for worker in range(10):
             seconds = whole_samples(batch_seconds(shared_data))
             seconds[STRUCK_STEP:, worker] *= factor
-            names = accused([told(name, seconds)[1]])
+            names = accused([reported(name, seconds)[1]])
             found += bool(names)
             assert names <= {worker_name(worker)}
 
@@ -92,7 +94,7 @@ class TestOneWorkerSlowedDown:
         seconds[STRUCK_STEP : STRUCK_STEP + 40, 3] *= 2.0
         struck_seconds = float((seconds[STRUCK_STEP : STRUCK_STEP + 40].max(axis=1) + 0.02).sum())
 
-        said = hosts_said(told("steps", seconds)[1])
+        said = hosts_said(reported("steps", seconds)[1])
 
         assert {anomaly.component.name for anomaly in said} == {"w3"}
         assert (said[-1].start_ns - T0) / NS_PER_SECOND == pytest.approx(MIN_STRUCK_SECONDS, abs=3)
@@ -103,7 +105,7 @@ def _parts_told(growths: list[float]) -> list[tuple[int, int]]:
     """All workers slower by so much, a step each, after sixty even ones of a second: from when to when it is told."""
     steps = 1 + 0.004 * np.random.default_rng(4).standard_normal((60 + len(growths), 8))
     steps[60:] *= 1 + np.array(growths)[:, None]
-    at = sorted({(anomaly.slice_end_ns - T0) // NS_PER_SECOND for anomaly in told("steps", steps)[1]})
+    at = sorted({(anomaly.slice_end_ns - T0) // NS_PER_SECOND for anomaly in reported("steps", steps)[1]})
     if not at:
         return []
     breaks = [0, *(index for index in range(1, len(at)) if at[index] > at[index - 1] + 1), len(at)]

@@ -85,17 +85,17 @@ class TestNetworkOverPhases(OverPhases):
         return case
 
     def test_the_anomaly_names_the_class_and_begins_with_the_fault(self) -> None:
-        said = [anomaly for told in self.play(self.slices(8, faulty=True))[1] for anomaly in told]
+        said = [anomaly for reported in self.play(self.slices(8, faulty=True))[1] for anomaly in reported]
 
         assert {anomaly.detector for anomaly in said} == {BILSTM}
         assert {anomaly.component.name for anomaly in said} == {FAULTY_HOST}
 
     def test_it_speaks_within_four_windows(self) -> None:
         """Four of five windows: one more than the entropies need."""
-        _, told = self.play(self.slices(8, faulty=True))
+        _, reported = self.play(self.slices(8, faulty=True))
 
-        assert not any(told[:120])
-        assert any(told[: 120 + 62])
+        assert not any(reported[:120])
+        assert any(reported[: 120 + 62])
 
     def test_d7_what_comes_later_changes_nothing_that_was_said(self) -> None:
         slices = self.slices(8, faulty=True)
@@ -105,10 +105,12 @@ class TestNetworkOverPhases(OverPhases):
 
 def test_both_speak_of_one_fault() -> None:
     graph = JobGraph()
-    told = run(TraceDetector(TracesConfig(), graph, {"phases": model()}), graph, job_slices(8, slow_forward, SECONDS))
+    reported = run(
+        TraceDetector(TracesConfig(), graph, {"phases": model()}), graph, job_slices(8, slow_forward, SECONDS)
+    )
 
-    assert {anomaly.detector for anomaly in told} == {ENTROPY, BILSTM}
-    assert accused([told]) == {FAULTY_HOST} <= set(hosts_of(8))
+    assert {anomaly.detector for anomaly in reported} == {ENTROPY, BILSTM}
+    assert accused([reported]) == {FAULTY_HOST} <= set(hosts_of(8))
 
 
 def test_a_model_for_other_operations_is_refused_by_name() -> None:

@@ -95,11 +95,11 @@ def slow_forward(second: int, own: Own, strength: float = 1.0) -> None:
 
 def run(detector: TraceDetector, graph: JobGraph, slices: Sequence[Slice]) -> list[Anomaly]:
     """All that is said."""
-    told: list[Anomaly] = []
+    reported: list[Anomaly] = []
     for data in slices:
         graph.take(data.records)
-        told += detector.on_slice(data)
-    return told
+        reported += detector.on_slice(data)
+    return reported
 
 
 def told_of(slices: Sequence[Slice]) -> tuple[TraceDetector, list[Anomaly]]:
@@ -146,7 +146,7 @@ class TestEntropyOverPhases(DetectorConformance):
         return _without_phases(record) if lack == "all numbers" else _without_forward(record)
 
     def test_the_anomaly_names_the_class_and_begins_with_the_fault(self) -> None:
-        said = [anomaly for told in self.play(self.slices(8, faulty=True))[1] for anomaly in told][-1]
+        said = [anomaly for reported in self.play(self.slices(8, faulty=True))[1] for anomaly in reported][-1]
 
         assert said.detector == ENTROPY
         assert said.component.name == FAULTY_HOST
@@ -154,10 +154,10 @@ class TestEntropyOverPhases(DetectorConformance):
         assert abs(said.start_ns - (T0 + FAULT_AT * NS_PER_SECOND)) <= 10 * NS_PER_SECOND
 
     def test_it_speaks_within_four_windows(self) -> None:
-        _, told = self.play(self.slices(8, faulty=True))
+        _, reported = self.play(self.slices(8, faulty=True))
 
-        assert not any(told[:FAULT_AT])
-        assert any(told[: FAULT_AT + 42])
+        assert not any(reported[:FAULT_AT])
+        assert any(reported[: FAULT_AT + 42])
 
 
 class TestEntropyOverCollectives(TestEntropyOverPhases):
@@ -178,7 +178,7 @@ class TestEntropyOverCollectives(TestEntropyOverPhases):
         return _unfinished(record, ("all_reduce", "all_gather") if lack == "all numbers" else ("all_reduce",))
 
     def test_the_anomaly_names_the_class_and_begins_with_the_fault(self) -> None:
-        said = [anomaly for told in self.play(self.slices(8, faulty=True))[1] for anomaly in told][-1]
+        said = [anomaly for reported in self.play(self.slices(8, faulty=True))[1] for anomaly in reported][-1]
 
         assert (said.metric, said.component.name) == ("collectives_distribution", FAULTY_HOST)
         assert said.detail["classes"][0][0] in {"all_reduce", "all_gather"}
@@ -257,9 +257,9 @@ class TestWhatIsNoFaultOfOneRank:
             if 120 <= second < 128:  # touches two windows at most
                 own[3, 1] *= 1.5
 
-        detector, told = told_of(job_slices(8, spell))
+        detector, reported = told_of(job_slices(8, spell))
 
-        assert not told
+        assert not reported
         assert detector.abstained[Reason.NOT_CONTINUOUS] > 0
 
     def test_too_many_hosts_together_are_no_machines_fault(self) -> None:
@@ -267,16 +267,16 @@ class TestWhatIsNoFaultOfOneRank:
             if second >= FAULT_AT:
                 own[:3, 1] *= 1.5
 
-        detector, told = told_of(job_slices(8, three_of_eight))
+        detector, reported = told_of(job_slices(8, three_of_eight))
 
-        assert not told
+        assert not reported
         assert detector.abstained[Reason.AMBIGUOUS] > 0
 
     def test_what_lasts_beyond_ten_minutes_is_normal(self) -> None:
-        told = told_of(job_slices(8, slow_forward, 1_200))[1]
+        reported = told_of(job_slices(8, slow_forward, 1_200))[1]
 
-        assert accused([told]) == {FAULTY_HOST}
-        assert max(anomaly.slice_end_ns for anomaly in told) < T0 + 1_000 * NS_PER_SECOND
+        assert accused([reported]) == {FAULTY_HOST}
+        assert max(anomaly.slice_end_ns for anomaly in reported) < T0 + 1_000 * NS_PER_SECOND
 
 
 class TestBadInput:
@@ -294,21 +294,21 @@ class TestBadInput:
 
         graph = JobGraph()  # is not shown them: the codec lets no such record through to either
         detector = TraceDetector(TracesConfig(), graph)
-        told: list[Anomaly] = []
+        reported: list[Anomaly] = []
         for data in job_slices(8, nothing):
             graph.take(data.records)
-            told += detector.on_slice(spoiled(data))
+            reported += detector.on_slice(spoiled(data))
 
-        assert not told
+        assert not reported
         assert detector.abstained[Reason.BAD_NUMBER] == SECONDS - 4  # the topology's second, and the warm-up
 
     def test_collectives_that_end_before_they_begin_are_left_out_by_name(self) -> None:
         row = CollectiveRecord(T0, "completion", 0, "g", "all_reduce", 1, 1, T0 + 5, T0)
         data = Slice(JOB, T0, T0 + NS_PER_SECOND, (CollectiveBatch(JOB, "n00", T0, (row,)),))
 
-        detector, told = told_of([data])
+        detector, reported = told_of([data])
 
-        assert not told
+        assert not reported
         assert detector.abstained[Reason.BAD_NUMBER] == 1
 
     def test_steps_of_no_length_accuse_nobody(self) -> None:
@@ -329,9 +329,9 @@ class TestBadInput:
             for data in slices
         ]
 
-        detector, told = told_of(slices)
+        detector, reported = told_of(slices)
 
-        assert not told
+        assert not reported
         assert detector.abstained[Reason.TOO_FEW_OPERATIONS] > 0
 
     def test_a_flood_of_steps_is_bounded_and_counted(self) -> None:
@@ -361,15 +361,15 @@ def test_a_lone_gross_outlier_alarms_soon_at_any_size(hosts: int) -> None:
         if second >= FAULT_AT:
             own[2] *= 3
 
-    told = told_of(job_slices(hosts, gross, FAULT_AT + 150))[1]
+    reported = told_of(job_slices(hosts, gross, FAULT_AT + 150))[1]
 
-    assert accused([told]) == {hosts_of(hosts)[2]}
-    first = min(anomaly.slice_end_ns for anomaly in told)
+    assert accused([reported]) == {hosts_of(hosts)[2]}
+    first = min(anomaly.slice_end_ns for anomaly in reported)
     assert first - T0 <= (FAULT_AT + 40) * NS_PER_SECOND  # three windows of ten seconds, and the one that it began in
 
 
 def test_without_a_model_the_network_abstains_by_name() -> None:
-    detector, told = told_of(job_slices(8, slow_forward))
+    detector, reported = told_of(job_slices(8, slow_forward))
 
     assert detector.abstained[Reason.NO_MODEL] > 0
-    assert BILSTM not in {anomaly.detector for anomaly in told}
+    assert BILSTM not in {anomaly.detector for anomaly in reported}

@@ -20,7 +20,7 @@ def lost(host: str, ts_ns: int = NOW_NS, name: str = events.GPU_LOST, **payload:
     return Event(JobKey("c", IDLE_JOB_ID), host, ts_ns, -1, EventSource.KERNEL, name, Severity.FATAL, payload)
 
 
-def told(view: FleetView, count: int) -> list[Verdict]:
+def reported(view: FleetView, count: int) -> list[Verdict]:
     view.on_time(NOW_NS)
     for row in range(count):
         view.hosts.heard(f"n{row}", IDLE_JOB_ID, NOW_NS)
@@ -44,7 +44,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_a_time_that_was_seen_already_makes_no_line() -> None:
     view = FleetView(FleetConfig(), "c")
-    assert len(told(view, 100)) == 1
+    assert len(reported(view, 100)) == 1
     view.on_host_events([lost("n0")], NOW_NS)  # the journal is replayed
     assert view.on_time(NOW_NS) == []
     assert view.on_time(NOW_NS + NS_PER_SECOND) == []
@@ -52,7 +52,7 @@ def test_a_time_that_was_seen_already_makes_no_line() -> None:
 
 def test_own_lines_are_no_input() -> None:
     view = FleetView(FleetConfig(), "c")
-    lines = told(view, 100)
+    lines = reported(view, 100)
     before = view.snapshot()
     view.on_verdicts(lines, NOW_NS + NS_PER_SECOND)
     assert view.snapshot() == before
@@ -60,7 +60,7 @@ def test_own_lines_are_no_input() -> None:
 
 def test_a_clock_that_was_set_back_lets_the_view_begin_anew() -> None:
     view = FleetView(FleetConfig(), "c")
-    told(view, 100)
+    reported(view, 100)
     view.on_time(NOW_NS - 7200 * NS_PER_SECOND)
     assert view.live == ()
     assert view.status()["hosts_known"] == 0

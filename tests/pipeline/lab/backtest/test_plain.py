@@ -50,10 +50,10 @@ def score(given: Recording) -> float:
 
 @pytest.mark.parametrize("hosts", [4, 16, 256])
 def test_a_lone_gross_fault_is_found_within_its_continuity_and_nobody_else(hosts: int) -> None:
-    told = said(recording(values(hosts)))
+    reported = said(recording(values(hosts)))
 
-    assert told.keys() == {"n03"}
-    assert 20 <= (told["n03"] - manifest(SECONDS).start_ns) / NS_PER_SECOND - ONSET_SECONDS <= 40
+    assert reported.keys() == {"n03"}
+    assert 20 <= (reported["n03"] - manifest(SECONDS).start_ns) / NS_PER_SECOND - ONSET_SECONDS <= 40
 
 
 def test_what_comes_later_changes_nothing_that_was_said() -> None:

@@ -25,8 +25,8 @@ def moved(recording: Recording, seconds: float) -> Recording:
     table = dict(recording.tables["host_metrics"])
     table["ts_ns"] = np.asarray(table["ts_ns"]) + round(seconds * NS_PER_SECOND)
     own = recording.manifest
-    told = Manifest(own.job_id, 0, own.start_ns + at(seconds) - T0, own.end_ns + at(seconds) - T0, own.tick_seconds)
-    return Recording(told, {"host_metrics": table})
+    reported = Manifest(own.job_id, 0, own.start_ns + at(seconds) - T0, own.end_ns + at(seconds) - T0, own.tick_seconds)
+    return Recording(reported, {"host_metrics": table})
 
 
 @pytest.mark.parametrize(

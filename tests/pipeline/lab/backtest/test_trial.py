@@ -17,13 +17,13 @@ from tocsin.schemas.reasons import Reason
 FAULTS = [fault("n2", 200, 500)]
 
 
-def told(*runners: Says, faults: list[dict[str, object]] | None = FAULTS) -> tuple[TrialAnswer, ...]:
+def reported(*runners: Says, faults: list[dict[str, object]] | None = FAULTS) -> tuple[TrialAnswer, ...]:
     return judge(cpu_recording(faults=faults), runners).answers
 
 
 def test_each_accusation_is_worth_what_the_score_counts_it_for() -> None:
     said = Says("a", (("n1", 100), ("n2", 230), ("n2", 300), ("n2", 700)))
-    [one] = told(said)
+    [one] = reported(said)
 
     assert [accusation.worth for accusation in one.accusations] == ["false", "hit", "again", "false"]
     assert [accusation.delay_seconds for accusation in one.accusations] == [None, 30.0, None, None]
@@ -42,20 +42,20 @@ def test_the_score_is_that_of_tocsin_score() -> None:
 
 
 def test_what_nobody_said_is_missed() -> None:
-    [one] = told(Says("a", reason=Reason.TOO_FEW_PEERS))
+    [one] = reported(Says("a", reason=Reason.TOO_FEW_PEERS))
 
     assert (one.missed_count, one.false_count, one.reason) == (1, 0, Reason.TOO_FEW_PEERS)
 
 
 def test_without_a_truth_nothing_is_scored() -> None:
-    [one] = told(Says("a", (("n1", 100),)), faults=None)
+    [one] = reported(Says("a", (("n1", 100),)), faults=None)
 
     assert [accusation.worth for accusation in one.accusations] == ["unscored"]
     assert (one.score, one.missed_count, one.false_count) == (None, 0, 0)
 
 
 def test_sets_keep_their_order_and_their_evidence() -> None:
-    both = told(Says("b"), Says("a", (("n2", 230),)))
+    both = reported(Says("b"), Says("a", (("n2", 230),)))
 
     assert [one.name for one in both] == ["b", "a"]
     [accusation] = both[1].accusations

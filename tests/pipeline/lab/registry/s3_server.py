@@ -100,14 +100,14 @@ class _Handler(BaseHTTPRequestHandler):
         if "uploads" in query:
             upload = quote(name, safe="") + str(len(self.store.parts))
             self.store.parts[upload] = {}
-            told = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
+            reported = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
         elif self.store.failing:
             self._answer(400, b"<Error><Code>EntityTooSmall</Code><Message>no</Message></Error>")
             return
         else:
             self.store.objects[name] = b"".join(data for _, data in sorted(self.store.parts[query["uploadId"]].items()))
-            told = '<CompleteMultipartUploadResult><ETag>"x"</ETag></CompleteMultipartUploadResult>'
-        self._answer(200, told.encode(), Content_Type="application/xml")
+            reported = '<CompleteMultipartUploadResult><ETag>"x"</ETag></CompleteMultipartUploadResult>'
+        self._answer(200, reported.encode(), Content_Type="application/xml")
 
     def do_DELETE(self) -> None:
         self._asked()

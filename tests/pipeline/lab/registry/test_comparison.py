@@ -127,9 +127,9 @@ def test_without_faults_an_accusation_is_worse() -> None:
 
 
 def test_all_figures_are_json() -> None:
-    told = compare(folders(*[HIT] * 3), folders(*[HIT] * 2, MISS)).to_object()
+    reported = compare(folders(*[HIT] * 3), folders(*[HIT] * 2, MISS)).to_object()
 
-    assert told["current"]["f1"] == 1.0
-    assert told["new"]["hits"] == 2
-    assert told["found_by_both"]["faults"] == 2
-    assert set(told["shortfalls"]) == {"f1_lower", "too_few_recordings"}
+    assert reported["current"]["f1"] == 1.0
+    assert reported["new"]["hits"] == 2
+    assert reported["found_by_both"]["faults"] == 2
+    assert set(reported["shortfalls"]) == {"f1_lower", "too_few_recordings"}

@@ -107,16 +107,16 @@ def test_the_version_has_the_day_in_utc(registry: Registry) -> None:
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 2**63 - 1), st.text(max_size=40))
 def test_any_bytes_and_any_settings_come_back(payload: bytes, seed: int, text: str) -> None:
     registry = Registry(memory_store())
-    told = card("oracle", seed=seed, settings={"note": text.replace("\0", "")})
+    reported = card("oracle", seed=seed, settings={"note": text.replace("\0", "")})
     try:
-        added = registry.add(told, payload)
+        added = registry.add(reported, payload)
     except FieldError:  # half a surrogate pair: no UTF-8
         assert not text.isascii()
         return
 
     assert registry.payload("oracle", added.version) == payload
     assert registry.card("oracle", added.version) == added
-    assert (added.seed, added.settings) == (seed, told.settings)
+    assert (added.seed, added.settings) == (seed, reported.settings)
 
 
 # -- what may not go in ----------------------------------------------------------------------------
@@ -160,11 +160,11 @@ def test_the_same_bytes_in_another_format_are_another_model_with_the_same_name(r
 
 def test_a_model_never_takes_the_place_of_another(folder: tuple[Registry, Path, ModelCard]) -> None:
     registry, place, added = folder
-    told = replace(added, content_hash=added.content_hash[:8] + "0" * 56)  # 2^32 trainings on one day
-    (place / "card.json").write_bytes(write_card(told))
+    reported = replace(added, content_hash=added.content_hash[:8] + "0" * 56)  # 2^32 trainings on one day
+    (place / "card.json").write_bytes(write_card(reported))
     with pytest.raises(RegistryError, match="another model"):
         registry.add(card(), payload_of())
-    assert (place / "card.json").read_bytes() == write_card(told)
+    assert (place / "card.json").read_bytes() == write_card(reported)
 
 
 # -- what is damaged -------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ def case() -> Recording:
     """Ten hosts with all metrics, whose ranks tell their steps."""
     for seed in range(100):
         drawn = draw_case(seed, 10, "ecc_error", duration_seconds=300.0)
-        told = set(PROFILING_METRICS) | set(OTHER_SKU_FACTORS) <= set(drawn.shape.metrics)
-        if drawn.shape.step_detail != "none" and told:
+        reported = set(PROFILING_METRICS) | set(OTHER_SKU_FACTORS) <= set(drawn.shape.metrics)
+        if drawn.shape.step_detail != "none" and reported:
             return drawn.recording()
     raise AssertionError("no seed gives such a case")
 
@@ -115,8 +115,8 @@ def test_clocks_are_off_by_the_whole_bound_each_host_by_one_value() -> None:
         own = [names(recording, table) for recording in (case(), changed)]
         for host in sorted(set(own[0])):
             times = [
-                np.asarray(columns["ts_ns"])[[name == host for name in told]]
-                for columns, told in ((before, own[0]), (after, own[1]))
+                np.asarray(columns["ts_ns"])[[name == host for name in reported]]
+                for columns, reported in ((before, own[0]), (after, own[1]))
             ]
             offsets.setdefault(host, set()).update((times[1] - times[0]).tolist())
 

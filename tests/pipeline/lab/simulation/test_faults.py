@@ -101,10 +101,10 @@ def test_a_pcie_downgrade_always_moves_pfc() -> None:
 
 @pytest.mark.parametrize("kind", ["ecc_error", "pcie_downgrade", "gpu_card_drop", "loader_stall"])
 def test_events_tell_of_a_fault_in_a_part_of_the_cases(kind: str) -> None:
-    told = 0
+    reported = 0
     for seed in range(40):
         case = draw_case(seed, 4, kind, duration_seconds=SECONDS)
         words = {"ecc", "pcie_link", "xid", "loader"}
-        told += any(part.name in words for part in case.plan.of(Happening))
+        reported += any(part.name in words for part in case.plan.of(Happening))
 
-    assert 5 <= told <= 35
+    assert 5 <= reported <= 35

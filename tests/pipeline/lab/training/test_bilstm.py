@@ -155,15 +155,15 @@ def test_the_same_seed_gives_the_same_file_and_another_one_another(base: Path) -
 
 
 def test_progress_tells_each_stage(base: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     data = looked(folders(base / "phases", STEPS_ONLY))
-    fit_bilstm(data, float("inf"), serial, config=SMALL, on_progress=lambda *one: told.append(one))
+    fit_bilstm(data, float("inf"), serial, config=SMALL, on_progress=lambda *one: reported.append(one))
 
-    assert list(dict.fromkeys(what for what, _, _ in told)) == [
+    assert list(dict.fromkeys(what for what, _, _ in reported)) == [
         "operation names",
         "windows",
         "network of phases",
         "recordings",
     ]
-    assert ("network of phases", SMALL.turn_count, SMALL.turn_count) in told
-    assert json.dumps(told)
+    assert ("network of phases", SMALL.turn_count, SMALL.turn_count) in reported
+    assert json.dumps(reported)

@@ -44,11 +44,11 @@ def test_windows_are_labelled_by_the_truth_and_those_half_in_a_fault_are_left_ou
 
 
 def test_a_trained_model_is_complete_asks_the_telling_metric_first_and_finds_a_fault_of_another_recording() -> None:
-    told: list[str] = []
-    model = train_minder(recordings(), SHORT, lambda name, done, steps: told.append(name))
+    reported: list[str] = []
+    model = train_minder(recordings(), SHORT, lambda name, done, steps: reported.append(name))
     again = decode_minder(encode_minder(model))
 
-    assert set(model.single) == set(PRIORITY) == set(told)
+    assert set(model.single) == set(PRIORITY) == set(reported)
     assert model.priority[0] == "gpu_power_watts"
     runner = MinderRunner(again, MinderConfig(threshold_sigmas=1.6))
     assert {answer.host for answer in runner.run(recording(1500, 600))} == {"n2"}

@@ -80,13 +80,13 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path) -> None:
         looked(folder)
 
 
-@pytest.mark.parametrize(("value", "told"), [(math.inf, "inf"), (-math.inf, "-inf"), (-5.0, "-5"), (1e9, "1e+09")])
-def test_samples_that_cannot_be_are_told_by_column_row_and_value(tmp_path: Path, value: float, told: str) -> None:
+@pytest.mark.parametrize(("value", "reported"), [(math.inf, "inf"), (-math.inf, "-inf"), (-5.0, "-5"), (1e9, "1e+09")])
+def test_samples_that_cannot_be_are_told_by_column_row_and_value(tmp_path: Path, value: float, reported: str) -> None:
     folder = with_values(tmp_path / "a", recording(60, NEVER), POWER, slice(7, 9), value)
     [member] = looked(folder).members
 
     [note] = [note for note in member.notes if POWER in note]
-    assert f"host_metrics.parquet, column {POWER}, row 7: {told} cannot be (0 to 4000); 2 of " in note
+    assert f"host_metrics.parquet, column {POWER}, row 7: {reported} cannot be (0 to 4000); 2 of " in note
     assert note.endswith("samples cannot and are left out")
 
 

@@ -108,7 +108,7 @@ def test_who_had_to_be_killed_after_all_others_had_left_was_frozen(
 
     last = scenario.verdicts[-1]
     assert ([s.component.name for s in last.suspects], last.cause) == (["n03"], cause)
-    assert any("had to be killed" in told.text for told in last.evidence) == (cause == "process_frozen")
+    assert any("had to be killed" in reported.text for reported in last.evidence) == (cause == "process_frozen")
 
 
 def test_a_healthy_job_may_be_asked_at_any_time(scenario: Scenario) -> None:

@@ -104,12 +104,12 @@ def test_what_finished_stands_not(over: str) -> None:
     assert job.named(26) == []
 
 
-@pytest.mark.parametrize(("told", "named"), [(True, []), (False, ["n3"])])
-def test_a_collective_that_not_all_have_entered_waits_for_who_is_missing(told: bool, named: list[str]) -> None:
+@pytest.mark.parametrize(("reported", "named"), [(True, []), (False, ["n3"])])
+def test_a_collective_that_not_all_have_entered_waits_for_who_is_missing(reported: bool, named: list[str]) -> None:
     """Whoever sends to him has chunks that are not posted. Of whom no operation was ever heard tells nothing."""
     job = Job()
     job.graph.take([Groups(JOB, "n0", START_NS, (CommGroup("dp_0", GroupKind.DP, (*range(HOSTS), 99)),))])
-    if told:
+    if reported:
         job.tracker.take_collectives([job.states(1)[0]._replace(rank=99, record="completion", comm_id="pp_0")])
     for second in range(5, 40, 5):
         job.say(second)
@@ -118,7 +118,7 @@ def test_a_collective_that_not_all_have_entered_waits_for_who_is_missing(told: b
 
 
 def _stands_out(host: str, metric: str = "gpu_util_ratio", sigmas: float = 48.0, **detail: bool) -> Anomaly:
-    told = {"metric": metric, "direction": "high", "score": 0.6, "sigmas": sigmas}
+    reported = {"metric": metric, "direction": "high", "score": 0.6, "sigmas": sigmas}
     component = Component(ComponentKind.HOST, host)
     return Anomaly(
         JOB,
@@ -130,7 +130,7 @@ def _stands_out(host: str, metric: str = "gpu_util_ratio", sigmas: float = 48.0,
         0.6,
         "peers",
         "",
-        {"metrics": [told], **detail},
+        {"metrics": [reported], **detail},
     )
 
 

@@ -37,7 +37,7 @@ def _scattered(step_count: int, rank_count: int, sigma: float = 0.15, seed: int 
     return norms
 
 
-def _told(
+def _reported(
     norms: Norms,
     graph: JobGraph | None = None,
     *,
@@ -71,13 +71,13 @@ def _spiking(
 
 
 def test_where_nobody_says_who_is_in_which_stage_nobody_is_named() -> None:
-    assert _told(_spiking())
-    assert not _told(_spiking(), JobGraph())
+    assert _reported(_spiking())
+    assert not _reported(_spiking(), JobGraph())
 
 
 @pytest.mark.parametrize(("rank_count", "spike_count"), [(4, 10), (8, 7), (32, 5), (400, 3)])
 def test_the_fewer_peers_the_more_jumps_are_needed(rank_count: int, spike_count: int) -> None:
-    [(second, finding), *_] = _told(_spiking(rank_count, rank_count // 2, sigma=0.1), is_stored=True)
+    [(second, finding), *_] = _reported(_spiking(rank_count, rank_count // 2, sigma=0.1), is_stored=True)
 
     assert second == SPIKES[spike_count - 1] + 2  # a step is judged when it is three seconds old
     [suspect] = finding.suspects
@@ -89,33 +89,33 @@ def test_the_fewer_peers_the_more_jumps_are_needed(rank_count: int, spike_count:
 
 
 def test_it_needs_no_loss_and_no_jump_of_the_loss() -> None:
-    assert _told(_spiking(), loss=None)[0] == _told(_spiking(), loss=2.5)[0]
+    assert _reported(_spiking(), loss=None)[0] == _reported(_spiking(), loss=2.5)[0]
 
 
 def test_a_norm_that_stays_far_out_from_some_step_on_is_named() -> None:
     norms = _scattered(200, 32)
     norms[80:, 6] *= 10.0
 
-    assert _told(norms)[0][1].suspects[0].ranks == (6,)
+    assert _reported(norms)[0][1].suspects[0].ranks == (6,)
 
 
 def test_tensor_parallel_ranks_that_jump_together_are_one_machine() -> None:
     norms = _spiking()
     norms[list(SPIKES), 7] *= 10.0
 
-    assert _told(norms)[0][1].suspects[0].ranks == (6, 7)
+    assert _reported(norms)[0][1].suspects[0].ranks == (6, 7)
 
 
 def test_among_stages_each_is_compared_with_its_own() -> None:
     norms = _spiking(32, factor=8.0) * np.repeat([1.0, 6.0, 0.2, 30.0], 8)
 
-    [(_, finding), *_] = _told(norms, _graph(32, 4))
+    [(_, finding), *_] = _reported(norms, _graph(32, 4))
     assert finding.suspects[0].ranks == (6,)
     assert finding.evidence[0].peer_value == pytest.approx(0.8, rel=0.5)
 
 
 def test_it_ends_ten_minutes_after_the_last_jump() -> None:
-    assert _told(_spiking(step_count=800))[-1][0] == SPIKES[-1] + 600 - 1
+    assert _reported(_spiking(step_count=800))[-1][0] == SPIKES[-1] + 600 - 1
 
 
 @pytest.mark.parametrize(("rank_count", "seed"), [(16, 1), (16, 2), (16, 3), (64, 4), (64, 5), (512, 6)])
@@ -123,7 +123,7 @@ def test_heavy_tails_are_nobody(rank_count: int, seed: int) -> None:
     norms = _scattered(2000, rank_count, 0.3, seed)
     norms *= np.where(np.random.default_rng(seed).random(norms.shape) < 0.002, 5.0, 1.0)
 
-    assert _told(norms) == []
+    assert _reported(norms) == []
 
 
 @pytest.mark.parametrize("rate", [0.0002, 0.002, 0.02])
@@ -131,7 +131,7 @@ def test_spikes_of_random_ranks_that_stand_out_are_nobody(rate: float) -> None:
     norms = _scattered(2000, 16, 0.1)
     norms *= np.where(np.random.default_rng(5).random(norms.shape) < rate, 20.0, 1.0)
 
-    assert _told(norms) == []
+    assert _reported(norms) == []
 
 
 def _everybody_has_it(norms: Norms) -> None:
@@ -223,34 +223,34 @@ def test_what_healthy_jobs_do_is_nobody(change: Callable[[Norms], None], sigma: 
     norms = _scattered(600, 32, sigma)
     change(norms)
 
-    assert _told(norms) == []
+    assert _reported(norms) == []
 
 
 @pytest.mark.parametrize("stage_count", [1, 4])
 def test_stages_with_other_levels_are_nobody(stage_count: int) -> None:
     norms = _scattered(500, 32, 0.2) * np.repeat([1.0, 6.0, 0.2, 30.0], 8)
 
-    assert _told(norms, _graph(32, stage_count)) == []  # also where nobody says who is in which stage
+    assert _reported(norms, _graph(32, stage_count)) == []  # also where nobody says who is in which stage
 
 
 def test_a_host_that_is_a_whole_stage_is_not_named_for_ranks_that_take_turns() -> None:
     norms = _scattered(500, 32, 0.2)
     norms[np.arange(60, 500, 3), np.arange(147) % 8] *= 20.0
 
-    assert _told(norms, _graph(32, 4, 8)) == []
+    assert _reported(norms, _graph(32, 4, 8)) == []
 
 
 def test_with_fewer_than_three_peers_nobody_can_say() -> None:
-    assert _told(_spiking(3, 1)) == []
-    assert _told(_spiking(12, 1), _graph(12, 4)) == []
+    assert _reported(_spiking(3, 1)) == []
+    assert _reported(_spiking(12, 1), _graph(12, 4)) == []
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.permutations(range(16)), st.floats(1e-3, 1e3))
 def test_relabelled_ranks_and_other_units_change_nothing_else(order: list[int], scale: float) -> None:
     norms = _spiking(16)
-    [(second, finding), *_] = _told(norms)
-    [(other_second, other), *_] = _told(norms[:, order] * scale)
+    [(second, finding), *_] = _reported(norms)
+    [(other_second, other), *_] = _reported(norms[:, order] * scale)
 
     assert (other_second, other.suspects[0].ranks) == (second, (order.index(6),))
     assert other.onset_ns == finding.onset_ns

@@ -378,7 +378,7 @@ def test_a_corrected_error_as_the_job_comes_to_stand_accuses_only_whom_it_is_new
     onset_ns = at_second(262)
     stands = Finding(FaultKind.HANG, "unknown", (), onset_ns, 0.5, Reason.JOB_STALLED_UNEXPLAINED, ())
 
-    [found] = machines.causes.accuse_who_told(machines.graph, [stands], onset_ns + 40 * NS_PER_SECOND)
+    [found] = machines.causes.accuse_reporting_hosts(machines.graph, [stands], onset_ns + 40 * NS_PER_SECOND)
 
     assert [suspect.component.name for suspect in found.suspects] == suspects
 
@@ -388,7 +388,7 @@ def _said(machines: Machines, *words: tuple[int, str]) -> None:
         machines.say(second, host, events.NVLINK_ERROR, link=7, count=40)
 
 
-class TestTwins:
+class TestConcurrentFailures:
     """Two machines that report the same slow part, in turn."""
 
     @pytest.mark.parametrize("second", [4, 100])
@@ -431,7 +431,7 @@ class TestTwins:
         _said(machines, *words)
         slow = Finding(FaultKind.FAIL_SLOW, "unknown", (), at_second(100), 0.5, Reason.JOB_WIDE_SLOWDOWN, ())
 
-        [found] = machines.causes.accuse_who_told(machines.graph, [slow], at_second(200))
+        [found] = machines.causes.accuse_reporting_hosts(machines.graph, [slow], at_second(200))
 
         assert [suspect.component.name for suspect in found.suspects] == suspects
         assert found.cause == ("nvlink_error" if suspects else "unknown")
@@ -441,7 +441,7 @@ class TestTwins:
         _said(machines, (130, "n3"))
         more = Finding(FaultKind.FAIL_SLOW, "workload_change", (), at_second(100), 0.5, Reason.JOB_WIDE_SLOWDOWN, ())
 
-        assert machines.causes.accuse_who_told(machines.graph, [more], at_second(200)) == [more]
+        assert machines.causes.accuse_reporting_hosts(machines.graph, [more], at_second(200)) == [more]
 
 
 class TestReports:

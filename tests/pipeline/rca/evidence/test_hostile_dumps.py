@@ -105,15 +105,15 @@ def test_the_command_says_whose_dump_is_none(name: str, tmp_path: Path, capsys: 
     folder = dump_folder(tmp_path / "dumps", ALL_DUMPS[name]())
 
     assert main(["flight-recorder", str(folder), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     if name in HOSTILE_DUMPS:
-        assert any("dump_3 is unreadable" in line for line in told["evidence"])
+        assert any("dump_3 is unreadable" in line for line in reported["evidence"])
 
 
 def replay_of(folder: Path) -> str:
     """What ``tocsin replay`` says of a recording that holds all of them, a rank each."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_folder(folder, {}, told=manifest(start_ns=START_NS, end_ns=START_NS + 60 * NS_PER_SECOND))
+    write_folder(folder, {}, reported=manifest(start_ns=START_NS, end_ns=START_NS + 60 * NS_PER_SECOND))
     place = folder / "flight_recorder"
     place.mkdir()
     for rank, make in enumerate(ALL_DUMPS.values()):
@@ -125,7 +125,7 @@ def replay_of(folder: Path) -> str:
 
 
 def test_a_replay_goes_on(tmp_path: Path) -> None:
-    told = replay_of(tmp_path)
+    reported = replay_of(tmp_path)
 
-    assert told.count("is no whole dump") >= len(HOSTILE_DUMPS)
-    assert "Traceback" not in told
+    assert reported.count("is no whole dump") >= len(HOSTILE_DUMPS)
+    assert "Traceback" not in reported

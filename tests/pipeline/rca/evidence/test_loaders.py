@@ -36,8 +36,8 @@ def _hang(host: str = "n3", ranks: tuple[int, ...] = ()) -> Finding:
 
 
 def _cause(tracker: LoaderTracker, finding: Finding, now: int = NOW) -> str:
-    [told] = tracker.explain([finding], at_second(now))
-    return told.cause
+    [reported] = tracker.explain([finding], at_second(now))
+    return reported.cause
 
 
 def test_a_loader_that_fetches_for_long_is_why_its_rank_never_arrives() -> None:
@@ -46,10 +46,12 @@ def test_a_loader_that_fetches_for_long_is_why_its_rank_never_arrives() -> None:
     _says(tracker, 105, 6, 5.0)
     other = _tracker()
     other.load_state(through_bytes(tracker.to_state()))
-    [told] = other.explain([_hang()], at_second(NOW))
+    [reported] = other.explain([_hang()], at_second(NOW))
 
-    assert (told.cause, told.suspects[0].ranks) == ("loader_stall", (6,))
-    assert told.evidence[0].text == "rank 6 on n3: its loader's queue is empty, and it fetches for 5 s from shard-17"
+    assert (reported.cause, reported.suspects[0].ranks) == ("loader_stall", (6,))
+    assert (
+        reported.evidence[0].text == "rank 6 on n3: its loader's queue is empty, and it fetches for 5 s from shard-17"
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,6 @@ def test_a_process_that_had_to_be_killed_waited_for_its_loader() -> None:
         exit_ = Event(JOB, f"n{rank // 2}", at_ns, rank, EventSource.PROCESS, events.EXIT, Severity.ERROR, payload)
         tracker.graph.take([exit_])
 
-    [told] = tracker.explain([frozen], at_second(NOW))
+    [reported] = tracker.explain([frozen], at_second(NOW))
 
-    assert told.cause == "loader_stall"
+    assert reported.cause == "loader_stall"

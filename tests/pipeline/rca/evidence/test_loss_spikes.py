@@ -21,7 +21,7 @@ def _graph(host_count: int) -> JobGraph:
     return build_graph(RankPlace(rank, f"n{rank // 2:02d}") for rank in range(2 * host_count))
 
 
-def _told(  # what to vary
+def _reported(  # what to vary
     spikes: Mapping[int, Sequence[int]],
     *,
     host_count: int = 16,
@@ -54,18 +54,18 @@ def _told(  # what to vary
 
 @pytest.mark.parametrize(("host_count", "spike_count"), [(4, 5), (8, 4), (16, 3), (200, 3)])
 def test_the_fewer_hosts_the_more_jumps_are_needed(host_count: int, spike_count: int) -> None:
-    [(second, finding), *_] = _told(dict.fromkeys(SPIKES, (6,)), host_count=host_count)
+    [(second, finding), *_] = _reported(dict.fromkeys(SPIKES, (6,)), host_count=host_count)
 
     assert second == SPIKES[spike_count - 1] + 2  # a step is judged when it is three seconds old
     [suspect] = finding.suspects
     assert (suspect.component.name, suspect.ranks) == ("n03", (6,))
     assert finding.onset_ns == START_NS + SPIKES[0] * NS_PER_SECOND
     assert finding.is_soft
-    assert "5 steps" in _told(dict.fromkeys(SPIKES[:5], (6,)))[-1][1].evidence[0].text
+    assert "5 steps" in _reported(dict.fromkeys(SPIKES[:5], (6,)))[-1][1].evidence[0].text
 
 
 def test_ranks_of_one_host_that_jump_together_are_one_replica() -> None:
-    [(_, finding), *_] = _told(dict.fromkeys(SPIKES, (6, 7)))
+    [(_, finding), *_] = _reported(dict.fromkeys(SPIKES, (6, 7)))
 
     assert finding.suspects[0].ranks == (6, 7)
 
@@ -82,26 +82,26 @@ def test_ranks_of_one_host_that_jump_together_are_one_replica() -> None:
     ids=["another-each-time", "another-once", "two-hosts", "all", "twice"],
 )
 def test_what_jumps_elsewhere_too_or_seldom_is_data(spikes: Mapping[int, Sequence[int]]) -> None:
-    assert _told(spikes) == []
+    assert _reported(spikes) == []
 
 
 def test_a_loss_that_no_gradient_shows_names_nobody() -> None:
-    assert _told(dict.fromkeys(SPIKES, (6,)), norm_factor=1.0) == []
-    assert _told(dict.fromkeys(SPIKES, (6,)), has_norms=False) == []
+    assert _reported(dict.fromkeys(SPIKES, (6,)), norm_factor=1.0) == []
+    assert _reported(dict.fromkeys(SPIKES, (6,)), has_norms=False) == []
 
 
 def test_three_machines_are_too_few() -> None:
-    assert _told(dict.fromkeys(range(40, 100, 3), (2,)), host_count=3) == []
+    assert _reported(dict.fromkeys(range(40, 100, 3), (2,)), host_count=3) == []
 
 
 def test_a_rank_whose_loss_always_is_so_has_no_jumps() -> None:
-    assert _told(dict.fromkeys(range(100), (6,))) == []
+    assert _reported(dict.fromkeys(range(100), (6,))) == []
 
 
 def test_it_ends_ten_minutes_after_the_last_jump_and_remembers_no_more_than_it_must() -> None:
-    told = _told(dict.fromkeys(SPIKES, (6,)), step_count=800)
+    reported = _reported(dict.fromkeys(SPIKES, (6,)), step_count=800)
 
-    assert told[-1][0] == SPIKES[-1] + 600 - 1
+    assert reported[-1][0] == SPIKES[-1] + 600 - 1
     tracker = LossSpikes(LossConfig(), _graph(16))
     for step in range(100):  # steps that nobody asks about
         tracker.take_steps([StepRecord(START_NS, 0, step, 1.0, loss=2.0, grad_norm=1.0)])

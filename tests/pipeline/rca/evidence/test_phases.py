@@ -28,7 +28,7 @@ def _edge(rank: int, second: float, edge: str, name: str = "checkpoint") -> Even
     )
 
 
-def _told(  # what to vary
+def _reported(  # what to vary
     slow: Mapping[int, tuple[int, float]],
     *,
     host_count: int = 16,
@@ -57,7 +57,7 @@ def _told(  # what to vary
             ends += [(begin + lasts, _edge(rank, begin + lasts, "end", name))]
     pauses = [(100.0 * (n + 1), max(slow.get(n, (0, 0.0))[1], 9.0)) for n in range(count)]
     for second in range(100 * (count + 1)):
-        for at, event in sorted(ends, key=lambda told: told[0]):
+        for at, event in sorted(ends, key=lambda reported: reported[0]):
             if second <= at < second + 1:
                 tracker.take(event)
         rests = any(begin - 1 <= second < begin + lasts + 1 for begin, lasts in pauses)
@@ -78,7 +78,7 @@ def _slow(first: int, count: int = 8, rank: int = 3, seconds: float = 45.0) -> d
 
 @pytest.mark.parametrize(("host_count", "needed"), [(4, 5), (8, 4), (16, 3), (300, 2)])
 def test_the_fewer_hosts_the_more_often_it_must_be_the_same(host_count: int, needed: int) -> None:
-    [(second, finding), *_] = _told(_slow(1), host_count=host_count)
+    [(second, finding), *_] = _reported(_slow(1), host_count=host_count)
 
     assert second == 100 * (1 + needed) + 45
     assert [suspect.component.name for suspect in finding.suspects] == ["n03"]
@@ -98,27 +98,27 @@ def test_the_fewer_hosts_the_more_often_it_must_be_the_same(host_count: int, nee
     ids=["always-so", "another-each-time", "not-in-a-row", "hardly-longer"],
 )
 def test_who_may_have_more_to_save_is_not_named(slow: Mapping[int, tuple[int, float]]) -> None:
-    assert _told(slow) == []
+    assert _reported(slow) == []
 
 
 def test_nobody_waits_where_the_others_train_on_or_nobody_knows() -> None:
-    assert _told(_slow(1), is_async=True) == []
-    assert _told(_slow(1), has_steps=False) == []
+    assert _reported(_slow(1), is_async=True) == []
+    assert _reported(_slow(1), has_steps=False) == []
 
 
 def test_three_hosts_are_too_few() -> None:
-    assert _told(_slow(1), host_count=3) == []
+    assert _reported(_slow(1), host_count=3) == []
 
 
 def test_it_ends_with_the_first_that_is_as_ever() -> None:
-    told = _told({**_slow(1), 6: (-1, 0.0)})
+    reported = _reported({**_slow(1), 6: (-1, 0.0)})
 
-    assert told[-1][0] == 700 + 9  # when it is known that nobody else began later
+    assert reported[-1][0] == 700 + 9  # when it is known that nobody else began later
 
 
 def test_phases_of_each_name_are_compared_with_their_own() -> None:
     slow = dict.fromkeys(range(2, 10, 2), (3, 45.0))  # checkpoints and evaluations in turn
-    [(second, finding), *_] = _told(slow, count=10, names=("checkpoint", "evaluation"))
+    [(second, finding), *_] = _reported(slow, count=10, names=("checkpoint", "evaluation"))
 
     assert second == 745
     assert finding.evidence[0].metric == "checkpoint"

@@ -89,10 +89,10 @@ def test_whose_peers_worked_on_for_a_window_must_stand_for_longer_than_a_checkpo
 ) -> None:
     """No steps tell how long one is: peers of a dead machine may work on, or only write a checkpoint."""
     pace = FakeProgress(median_step_ns=0, stalled_since_ns=at_second(LOST_SECOND + stood_after))
-    told = [second for second in range(70, 130) if Job().run(second).find(second, pace)[0]]
+    reported = [second for second in range(70, 130) if Job().run(second).find(second, pace)[0]]
 
-    assert told[0] <= LOST_SECOND + told_after
-    assert told[0] > LOST_SECOND + told_after - 7
+    assert reported[0] <= LOST_SECOND + told_after
+    assert reported[0] > LOST_SECOND + told_after - 7
 
 
 @pytest.mark.parametrize("seconds", [4, 8])

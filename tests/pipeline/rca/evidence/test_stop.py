@@ -108,7 +108,7 @@ class TestUntoldDeath:
             if not (silent and rank == 3):
                 ts_ns = at_second(29)
                 graph.take([HostStatus(JOB, f"n{rank}", ts_ns, 0, 0, (rank,), True, 0, 0)])
-        finding, reason = find_stop(graph, at_second(30), StopConfig(), told_ns=lambda _: at_second(told_second))
+        finding, reason = find_stop(graph, at_second(30), StopConfig(), reported_ns=lambda _: at_second(told_second))
         return reason if finding is None else [suspect.component.name for suspect in finding.suspects]
 
     def test_it_is_named(self) -> None:

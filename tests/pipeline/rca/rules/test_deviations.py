@@ -159,7 +159,7 @@ def test_evidence_says_which_gpu_it_is_and_contradicts_no_number(
     """What has added up may be over in the window whose numbers are told."""
     anomaly = _deviates("gpu_power_watts", direction, value, 434.8)
     metric = anomaly.detail["metrics"][0]
-    told = evidence_of(anomaly, metric if gpu is None else {**metric, "gpu": gpu})
+    reported = evidence_of(anomaly, metric if gpu is None else {**metric, "gpu": gpu})
 
-    assert told.text == f"n1: gpu_power_watts {said}"
-    assert (told.suspect_value, told.peer_value) == (value, 434.8)
+    assert reported.text == f"n1: gpu_power_watts {said}"
+    assert (reported.suspect_value, reported.peer_value) == (value, 434.8)

@@ -49,9 +49,9 @@ def test_the_most_congested_one_behind_a_congested_switch_is_not_why(
     metric: str, neighbours_ratio: float | None, named: bool
 ) -> None:
     anomaly = build_deviation("n3", (0, 60), metric, "high")
-    told = {"value": 4000.0, "expected": 100.0}
+    reported = {"value": 4000.0, "expected": 100.0}
     anomaly.detail["metrics"][0].update(
-        told if neighbours_ratio is None else told | {"neighbours_ratio": neighbours_ratio}
+        reported if neighbours_ratio is None else reported | {"neighbours_ratio": neighbours_ratio}
     )
     found, _ = find_by_metrics(60, FakeProgress(SLOWER), anomaly)
 

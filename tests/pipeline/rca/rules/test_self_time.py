@@ -44,8 +44,8 @@ def _steps(slower: float = 1.05, worker: int = 3, from_step: int = STRUCK_STEP) 
 
 def _grown(detector: StepDetector, step: int = STRUCK_STEP) -> dict[int, float]:
     onset_ns = STEPS_T0 + step * NS_PER_SECOND
-    told = {worker: detector.grown_excess_seconds(worker_name(worker), onset_ns) for worker in range(8)}
-    return {worker: grown for worker, grown in told.items() if grown > 0.0}
+    reported = {worker: detector.grown_excess_seconds(worker_name(worker), onset_ns) for worker in range(8)}
+    return {worker: grown for worker, grown in reported.items() if grown > 0.0}
 
 
 class TestDetector:
@@ -133,15 +133,15 @@ def test_a_ramp_that_did_no_harm_at_first_is_not_cleared(grown_seconds: float, f
     """Its ranks compute longer already; the others had time to wait for it."""
     cleared = HarmlessDeviations()
 
-    def told(slowdown: Slowdown, until: float) -> list[str]:
+    def reported(slowdown: Slowdown, until: float) -> list[str]:
         busy = build_deviation("n3", (0, until), "cpu_util_ratio", "high")
         busy.detail["metrics"][0].update(value=4.0)
         pace = _grown_by(grown_seconds, slowdown)
         return [one.fault.value for one in _found(pace, busy, until, cleared)]
 
-    assert told(HARMLESS, 70) == ["degraded"]
-    assert told(replace(LITTLE_SLOWER, step_count=6), 150) == [fault]
-    assert told(SLOWER, 155)[0] == "degraded"  # it explains a sixth of that
+    assert reported(HARMLESS, 70) == ["degraded"]
+    assert reported(replace(LITTLE_SLOWER, step_count=6), 150) == [fault]
+    assert reported(SLOWER, 155)[0] == "degraded"  # it explains a sixth of that
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tocsin.pipeline.lab.testing.progress import SLOWER, FakeProgress
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.join import join
 from tocsin.pipeline.rca.rules.deviations import MachineRules
-from tocsin.pipeline.rca.rules.standstill import idle_since, told_as_unexplained
+from tocsin.pipeline.rca.rules.standstill import idle_since, reported_as_unexplained
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, FaultKind
 
@@ -327,6 +327,8 @@ class TestIdleSince:
 )
 def test_when_a_standstill_is_told_that_nothing_explains(pace: FakeProgress, after_seconds: float | None) -> None:
     """Three times the longest pause that ended, five minutes at least."""
-    told = [at for at in range(1, 2000) if told_as_unexplained(build_graph(), at_second(at), pace, MachineRules())]
+    reported = [
+        at for at in range(1, 2000) if reported_as_unexplained(build_graph(), at_second(at), pace, MachineRules())
+    ]
 
-    assert (told[0] if told else None) == after_seconds
+    assert (reported[0] if reported else None) == after_seconds

@@ -96,7 +96,7 @@ def test_relabelled_hosts_change_nothing_else(fault: str) -> None:
     names = {rank.host: f"zz{7 - rank.rank}" for rank in other.ranks}
     for rank in other.ranks:
         rank.host = names[rank.host]
-    told = []
+    reported = []
     for fake in (job, other):
         engine = EmbeddedEngine(EngineConfig())
         verdicts: list[Verdict] = []
@@ -106,15 +106,15 @@ def test_relabelled_hosts_change_nothing_else(fault: str) -> None:
             for record in fake.second():
                 engine.take(encode(record))
             verdicts += engine.tick(fake.now_ns).verdicts
-        told.append(
+        reported.append(
             [
                 (v.fault, v.cause, v.detected_ns, v.onset_ns, v.state, v.action, [s.component.name for s in v.suspects])
                 for v in verdicts
             ]
         )
-    renamed = [(*line[:-1], [names[name] for name in line[-1]]) for line in told[0]]
+    renamed = [(*line[:-1], [names[name] for name in line[-1]]) for line in reported[0]]
 
-    assert renamed == told[1]
+    assert renamed == reported[1]
 
 
 def test_two_jobs_do_not_mix() -> None:
@@ -192,8 +192,10 @@ def test_a_nan_that_comes_again_at_the_same_step_on_another_machine_names_nobody
 
     assert lost_step == -1
     opened = [verdict for verdict in verdicts if verdict.update == 0]
-    told = [(verdict.job.attempt, [s.component.name for s in verdict.suspects], verdict.reason) for verdict in opened]
-    assert told == [(0, ["n03"], "nan_first_by_step"), (1, [], "nan_same_step_again")]
+    reported = [
+        (verdict.job.attempt, [s.component.name for s in verdict.suspects], verdict.reason) for verdict in opened
+    ]
+    assert reported == [(0, ["n03"], "nan_first_by_step"), (1, [], "nan_same_step_again")]
 
 
 class TestBadInput:

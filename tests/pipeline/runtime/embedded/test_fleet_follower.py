@@ -27,8 +27,8 @@ class FleetLife(Life):
     def say(self, name: str, **payload: object) -> None:
         """Let the idle host report an event, and that it is there."""
         now_ns = self.job.now_ns
-        told = Event(IDLE, "spare", now_ns, -1, EventSource.KERNEL, name, Severity.FATAL, payload)
-        for record in (told, HostStatus(IDLE, "spare", now_ns, 0, 0, (), False, 0, 0)):
+        reported = Event(IDLE, "spare", now_ns, -1, EventSource.KERNEL, name, Severity.FATAL, payload)
+        for record in (reported, HostStatus(IDLE, "spare", now_ns, 0, 0, (), False, 0, 0)):
             data = encode(record)
             if self.is_up:
                 self.service.engine.take(data)
@@ -75,8 +75,10 @@ def test_incidents_of_idle_hosts_and_of_the_fleet_are_closed_as_all_others(tmp_p
     life = FleetLife(tmp_path)
     life.run(12)
     for row in range(8):
-        told = Event(IDLE, f"spare{row}", life.job.now_ns, -1, EventSource.KERNEL, events.GPU_LOST, Severity.FATAL, {})
-        life.service.engine.take(encode(told))
+        reported = Event(
+            IDLE, f"spare{row}", life.job.now_ns, -1, EventSource.KERNEL, events.GPU_LOST, Severity.FATAL, {}
+        )
+        life.service.engine.take(encode(reported))
     life.run(5)
     standing = {one.job.job_id: one for one in life.fleet.views["test"].live}
     assert set(standing) == {IDLE_JOB_ID, FLEET_JOB_ID}
@@ -122,11 +124,11 @@ def test_a_report_that_is_in_the_journal_only_opens_after_the_restart(tmp_path: 
 def test_the_fleet_s_file_outlives_the_engine_s_state(tmp_path: Path) -> None:
     life = FleetLife(tmp_path)
     life.run(20, lambda second: life.xid_79(10, second))
-    told = life.fleet.views["test"].live
+    reported = life.fleet.views["test"].live
     life.end()
     follower = FleetFollower(FleetConfig(), tmp_path / FILE_NAME)
     follower.start()
-    assert follower.views["test"].live == told
+    assert follower.views["test"].live == reported
 
     (tmp_path / FILE_NAME).write_bytes(b"damaged")
     anew = FleetFollower(FleetConfig(), tmp_path / FILE_NAME)

@@ -36,9 +36,9 @@ def life(tmp_path: Path) -> Iterator[Life]:
         life.end()
 
 
-def close(life: Life, wanted: str, **told: object) -> dict[str, object]:
+def close(life: Life, wanted: str, **reported: object) -> dict[str, object]:
     path = life.service._config.control_path  # noqa: SLF001  # where a client finds it
-    return ControlClient(path).call("incident_close", **{"id": wanted, "note": "replaced the card", **told})
+    return ControlClient(path).call("incident_close", **{"id": wanted, "note": "replaced the card", **reported})
 
 
 def opened(life: Life) -> str:
@@ -75,7 +75,7 @@ def test_a_closing_outlives_the_engine_and_the_finding_does_not_reopen_it(life: 
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("reported", "reason"),
     [
         ({"id": "zz"}, "not_found"),
         ({"id": ""}, "bad_request"),
@@ -84,9 +84,9 @@ def test_a_closing_outlives_the_engine_and_the_finding_does_not_reopen_it(life: 
         ({"note": 7}, "bad_request"),
     ],
 )
-def test_what_cannot_be_closed_is_refused_by_name(life: Life, told: dict[str, object], reason: str) -> None:
+def test_what_cannot_be_closed_is_refused_by_name(life: Life, reported: dict[str, object], reason: str) -> None:
     with pytest.raises(EngineRefusedError) as raised:
-        close(life, opened(life), **told)
+        close(life, opened(life), **reported)
     assert raised.value.reason == reason
     life.run(3)
     assert len(life.service.engine.live_verdicts()) == 1
@@ -120,10 +120,10 @@ def play(
                 job.kill(rank)
         records = [encode(record) for record in job.second()]
         if second == 36:
-            told = close_event(
+            reported = close_event(
                 job.job, engine.live_verdicts()[0].verdict_id, "seen", "uid:7", job.now_ns - NS_PER_SECOND // 2
             )
-            records.append(encode(told if host is None else replace(told, host=host)))
+            records.append(encode(reported if host is None else replace(reported, host=host)))
         for data in records:
             engine.take(data)
         output = engine.tick(job.now_ns)
@@ -133,8 +133,8 @@ def play(
 
 
 def test_the_event_that_closes_is_a_record_as_any_other() -> None:
-    told = close_event(FakeJob(JobShape()).job, "v1", "note", "uid:7", 1_800_000_000 * NS_PER_SECOND)
-    assert decode(encode(told)) == told
+    reported = close_event(FakeJob(JobShape()).job, "v1", "note", "uid:7", 1_800_000_000 * NS_PER_SECOND)
+    assert decode(encode(reported)) == reported
 
     first, engine, _ = play(None)
     assert first == play(None)[0], "a replay says the same"

@@ -94,7 +94,7 @@ def test_untap_waits_for_a_turn_that_is_being_heard() -> None:
 
 
 def test_taps_change_no_verdict() -> None:
-    told = []
+    reported = []
     for taps in ([], [lambda turn: None]):
         engine, job = EmbeddedEngine(EngineConfig()), FakeJob(JobShape())
         engine.taps.extend(taps)
@@ -105,7 +105,7 @@ def test_taps_change_no_verdict() -> None:
             for record in job.second():
                 engine.take(encode(record))
             verdicts += engine.tick(job.now_ns).verdicts
-        told.append(verdicts)
+        reported.append(verdicts)
 
-    assert told[0] == told[1]
-    assert told[0]
+    assert reported[0] == reported[1]
+    assert reported[0]

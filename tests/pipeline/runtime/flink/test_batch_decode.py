@@ -57,8 +57,8 @@ def frame(number: int) -> Frame:
     values[0, 0, 0] = np.nan
     uuids = (f"GPU-{number:03d}-0", f"GPU-{number:03d}-1")
     host = np.full((len(table.host), ticks), number, "<f4").tobytes()
-    told = (table.table_id, T0 - number, 10**9, ticks, uuids, values.tobytes(), host)
-    return Frame(JOB, f"host-{number:03d}", T0 + number, *told)
+    reported = (table.table_id, T0 - number, 10**9, ticks, uuids, values.tobytes(), host)
+    return Frame(JOB, f"host-{number:03d}", T0 + number, *reported)
 
 
 def alone(data: bytes) -> Record | None:

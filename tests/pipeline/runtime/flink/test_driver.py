@@ -315,10 +315,10 @@ def test_what_is_no_record_goes_to_the_dead_letters_and_the_rest_goes_on(
     [dead_letter] = driver.on_time(second_of(records[0]))
 
     assert (dead_letter.topic, dead_letter.key, dead_letter.value) == (DEAD_LETTER, KEY, b"poison")
-    told = {name: data.decode() for name, data in dead_letter.headers.items()}
-    assert (told["topic"], told["partition"], told["offset"]) == ("in.steps", "1", "42")
-    assert told["reason"]
-    assert told["detail"]
+    reported = {name: data.decode() for name, data in dead_letter.headers.items()}
+    assert (reported["topic"], reported["partition"], reported["offset"]) == ("in.steps", "1", "42")
+    assert reported["reason"]
+    assert reported["detail"]
     assert driver.counters["records"] == 2
 
 
@@ -500,8 +500,8 @@ def test_frames_whose_own_time_is_not_kafkas_are_told_one_by_one(records: list[J
     packed = reduce_and_pack(values, ["t:0:0", "t:0:1", "t:0:2"], "all", KEY.decode(), end_ns // NS_PER_SECOND)
     driver.on_window(end_ns, packed)
 
-    told = {output.headers["offset"]: (output.topic, output.value) for output in driver.on_time(end_ns)}
-    assert told == {b"1": (LATE, values[1]), b"2": (DEAD_LETTER, values[2])}
+    reported = {output.headers["offset"]: (output.topic, output.value) for output in driver.on_time(end_ns)}
+    assert reported == {b"1": (LATE, values[1]), b"2": (DEAD_LETTER, values[2])}
 
 
 @pytest.mark.parametrize("group", ["", "all"])
@@ -548,7 +548,7 @@ def test_frames_that_cannot_be_reduced_go_on_as_they_came(
 def test_what_a_host_says_of_another_s_rank_is_a_dead_letter_as_in_the_embedded_engine() -> None:
     job = FakeJob(JobShape())
     driver = JobDriver(DriverConfig(), KEY, MemoryState())
-    told: list[Output] = []
+    reported: list[Output] = []
     for second in range(12):
         records: list[JobRecord] = list(job.second())
         if second == 8:
@@ -556,8 +556,8 @@ def test_what_a_host_says_of_another_s_rank_is_a_dead_letter_as_in_the_embedded_
             records.append(exit_of_other)
         data = [encode(record) for record in records]
         driver.on_window(job.now_ns, pack(data, [f"events:0:{index}" for index in range(len(data))]))
-        told += driver.on_time(job.now_ns)
+        reported += driver.on_time(job.now_ns)
 
-    dead_letters = [output for output in told if output.topic == DEAD_LETTER]
+    dead_letters = [output for output in reported if output.topic == DEAD_LETTER]
     assert [dead_letter.headers["reason"] for dead_letter in dead_letters] == [b"rank_of_other_host"]
     assert dead_letters[0].value == encode(exit_of_other)

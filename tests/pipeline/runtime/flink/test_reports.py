@@ -71,7 +71,7 @@ def _minutes(minutes: tuple[HostHealth, ...] | list[HostHealth]) -> Rows:
     return {(row["host"], row["minute"], row["attempt"]): row for row in rows}
 
 
-def _told(outputs: list[Output]) -> tuple[Rows, Rows, list[JobStatus]]:
+def _reported(outputs: list[Output]) -> tuple[Rows, Rows, list[JobStatus]]:
     points = [point for one in outputs if one.topic == EVIDENCE for point in decode_evidence(one.value)]
     minutes = [minute for one in outputs if one.topic == HOST_HEALTH for minute in decode_health(one.value)]
     return _evidence(points), _minutes(minutes), [decode_status(o.value) for o in outputs if o.topic == JOB_STATUS]
@@ -84,7 +84,7 @@ def test_rows_are_those_of_the_embedded_engine(
 ) -> None:
     evidence, minutes, states = _embedded(records)
     stream = Stream(records, shuffle_seed=shuffle_seed, repeat_count=1 if shuffle_seed is None else 2)
-    told_evidence, told_minutes, told_states = _told(stream.run(kill_at=kill_at).outputs)
+    told_evidence, told_minutes, told_states = _reported(stream.run(kill_at=kill_at).outputs)
 
     assert evidence
     assert minutes

@@ -183,10 +183,10 @@ def test_a_model_is_refused_by_name(ground: Ground) -> None:
 
 
 def test_an_agent_that_closes_an_incident_sends_a_dead_letter(ground: Ground) -> None:
-    wire, told = ground.wire(), encode(close_event(JobKey("c", "j"), "v1", "seen", "uid:0", NOW))
-    wire.send(wire.seal(told))
+    wire, reported = ground.wire(), encode(close_event(JobKey("c", "j"), "v1", "seen", "uid:0", NOW))
+    wire.send(wire.seal(reported))
     assert wire.hear()["reason"] == Why.CLOSE_REFUSED
-    assert ground.server.dead_letters[-1].data == told
+    assert ground.server.dead_letters[-1].data == reported
     assert ground.taken == 0
 
 
