@@ -31,7 +31,7 @@ class LocalSender(NamedTuple):
 
 
 class Life(Enum):
-    """Whether a process runs, is gone, or cannot be seen."""
+    """State of a process: it runs, is gone, or cannot be seen."""
 
     RUNS = "runs"
     GONE = "gone"

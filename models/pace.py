@@ -1,4 +1,4 @@
-"""How a job's speed changed at a point in time, measured by its steps or by the work of its machines per second."""
+"""Change of a job's speed at a point in time, measured by its steps or by the work of its machines per second."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class PeerConfig:
 
 @dataclass(slots=True)
 class PeerState:
-    """What was learned of each row and metric (float32, NaN = nothing yet).
+    """Values learned of each row and metric (float32, NaN = nothing yet).
 
     Attributes:
         level: usual value of a row, shape (rows, metrics).

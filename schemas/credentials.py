@@ -46,7 +46,7 @@ _FIELDS: Final = frozenset({"key_id", "role", "name", "secret", "public_key", "c
 
 
 class Role(StrEnum):
-    """What a credential allows its holder to do."""
+    """Rights that a credential gives its holder."""
 
     AGENT = "agent"
     """Sends telemetry of its own host only."""

@@ -19,7 +19,7 @@ HardwareFault = Literal["fail_stop", "fail_slow", "degraded"]
 
 @dataclass(frozen=True, slots=True)
 class HardwareMeaning:
-    """What one event means for hardware.
+    """Meaning of one event for hardware.
 
     Attributes:
         cause: word of ``schemas.causes``; "": the event is noted and is no evidence.

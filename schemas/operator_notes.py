@@ -1,4 +1,4 @@
-"""What people tell tocsin: whether a verdict was right, and which work on machines is planned."""
+"""Notes of people for tocsin: whether a verdict was right, and which work on machines is planned."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class NamedReason(StrEnum):
 
 
 class Reason(NamedReason):
-    """Why a verdict was opened, changed, or not opened."""
+    """Reason for which a verdict was opened, changed, or not opened."""
 
     # a verdict opens
     FIRST_FATAL_EXIT = "first_fatal_exit", "The first process to die, and its death is not explained by another's."
@@ -241,7 +241,7 @@ class Reason(NamedReason):
 
 
 class ModelRefusal(NamedReason):
-    """Why an announced model is refused; the present one stays in use."""
+    """Reason for which an announced model is refused; the present one stays in use."""
 
     UNKNOWN_DETECTOR = "unknown_detector", "This program has no detector of that name."
     RECORDINGS_ONLY = "recordings_only", "The detector judges recordings; no running engine uses it."
@@ -272,7 +272,7 @@ class ModelRefusal(NamedReason):
 
 
 class IdentityRefusal(NamedReason):
-    """Why a peer or its message is refused: it does not prove its identity, or may not send that."""
+    """Reason for which a peer or its message is refused: its identity is not proved, or it may not send that."""
 
     IDENTITY_MISSING = "identity_missing", "It names no key where one is needed, or speaks before it has said hello."
     BAD_HELLO = "bad_hello", "Its hello lacks a field, or one of them is not as it must be."
@@ -316,7 +316,7 @@ class IdentityRefusal(NamedReason):
 
 
 class RegistryRefusal(NamedReason):
-    """Why the model registry refuses a request."""
+    """Reason for which the model registry refuses a request."""
 
     NOT_FOUND = "not_found", "It has no such version."
     CARD_UNREADABLE = (
@@ -336,7 +336,7 @@ class RegistryRefusal(NamedReason):
 
 
 class PromotionRefusal(NamedReason):
-    """Why a model does not become the current one; ``pipeline.lab.registry.comparison`` has the criteria."""
+    """Reason against a model as the current one; ``pipeline.lab.registry.comparison`` has the criteria."""
 
     F1_LOWER = (
         "f1_lower",
@@ -350,7 +350,7 @@ class PromotionRefusal(NamedReason):
 
 
 class StateLoss(NamedReason):
-    """Why an engine's kept state was not used, or why some of it is not kept."""
+    """Reason for which an engine's kept state was not used, or some of it is not kept."""
 
     UNREADABLE = "state_unreadable", "A snapshot or its journal is damaged."
     OTHER_VERSION = "state_of_other_version", "A program with another form of state wrote it."
@@ -372,7 +372,7 @@ class StateLoss(NamedReason):
 
 
 class SpeakerRefusal(NamedReason):
-    """Why a host's statement is ignored: only the host on which a rank is placed may report about it."""
+    """Reason for which a host's statement is ignored: only the host on which a rank is placed may report about it."""
 
     RANK_OF_OTHER_HOST = "rank_of_other_host", "The rank is placed on another host."
     PLACE_OF_OTHER_HOST = (

@@ -34,7 +34,7 @@ def _text_of(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class _LoggedTrouble:
-    """When a problem was last logged, and how often it occurred since."""
+    """Time at which a problem was last logged, and its number since."""
 
     at_seconds: float
     level: int

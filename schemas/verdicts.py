@@ -90,7 +90,7 @@ class Suspect:
 
 
 class WitnessKind(StrEnum):
-    """What a host saw of a fault of another host (for ``hardware_event`` and ``check``, of its own)."""
+    """Observation of a host about a fault of another host (for ``hardware_event`` and ``check``, of its own)."""
 
     HARDWARE_EVENT = "hardware_event"
     """Its own driver or kernel reports that a part of it broke."""

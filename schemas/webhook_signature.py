@@ -37,7 +37,7 @@ _SCHEME: Final = "v1="
 
 
 class WebhookRefusal(NamedReason):
-    """Why a receiver refuses a webhook message."""
+    """Reason for which a receiver refuses a webhook message."""
 
     HEADER_MISSING = "header_missing", "A header is missing, comes twice or has another form."
     TOO_OLD = "too_old", "It was signed more than five minutes ago."

@@ -46,11 +46,11 @@ from tocsin.schemas.records import (
 ODD_FOR_NS: Final = 30 * NS_PER_SECOND
 ANNOUNCE_NS: Final = 30 * NS_PER_SECOND
 FORGET_NS: Final = 60 * NS_PER_SECOND
-"""How long a job is kept after all its ranks have ended, because its ring may still be asked for."""
+"""Time for which a job is kept after all its ranks have ended, because its ring may still be asked for."""
 MADE_UP_NS: Final = 10 * NS_PER_SECOND
-"""How long a job is kept that never made a step, has no running process and no reported exit."""
+"""Time for which a job is kept that never made a step, has no running process and no reported exit."""
 UNSEEN_FORGET_NS: Final = 3600 * NS_PER_SECOND
-"""How long a job of invisible processes is kept while they are silent; a frozen process is silent, too."""
+"""Time for which a job of invisible, silent processes is kept; a frozen process is silent, too."""
 ROWS_LIMIT: Final = 50_000
 """Most rows that wait for their slice, so that a broken hook cannot fill the memory."""
 _COLLECTIVE_ORDER: Final = attrgetter("ts_ns", "rank", "comm_id", "op_seq")

@@ -41,7 +41,7 @@ SILENT_NS: Final = 15 * NS_PER_SECOND
 
 
 class Refusal(NamedTuple):
-    """Why a datagram is refused: a named reason, and a sentence."""
+    """Refusal of a datagram: a named reason, and a sentence."""
 
     reason: str
     text: str

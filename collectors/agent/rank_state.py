@@ -31,7 +31,7 @@ MIN_STEPS: Final = 5
 ODD_RATIO: Final = 1.3
 ODD_SECONDS: Final = 0.020
 UNSEEN_NS: Final = 60 * NS_PER_SECOND
-"""How long an invisible process counts as running after its hook's last datagram."""
+"""Time for which an invisible process counts as running after its hook's last datagram."""
 
 
 class RecentSteps:

@@ -41,7 +41,7 @@ class CollectorReport:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """What the collectors' runners need from the agent.
+    """Functions of the agent that the collectors' runners need.
 
     Attributes:
         stamp_ns: returns the agent's time, Unix nanoseconds.

@@ -17,7 +17,7 @@ from tocsin.schemas.records import NS_PER_SECOND
 METRIC_SLICE_SECONDS: Final = 5
 TICKS_A_SLICE: Final = 5
 BEFORE_END_NS: Final = 1_000_000
-"""How long before the end of its slice a record is stamped."""
+"""Time between a record's stamp and the end of its slice."""
 SPREAD_MS: Final = 500
 MAX_CATCH_UP_NS: Final = 10 * NS_PER_SECOND
 _NAN: Final = math.nan

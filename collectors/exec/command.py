@@ -22,7 +22,7 @@ TAIL_BYTES = 4096
 RETRY_SECONDS = 0.1
 PATIENCE_SECONDS = 2.0
 WORKER_PATIENCE_SECONDS = 0.2
-"""How long the report of a worker's end is retried; the command's stderr is not forwarded meanwhile."""
+"""Time for which the report of a worker's end is retried; the command's stderr is not forwarded meanwhile."""
 DRAIN_SECONDS = 2.0
 SIGNAL_EXIT_BASE = 128
 

@@ -56,8 +56,7 @@ __all__ = ["Hook", "Identity", "attach", "close", "grad_norm", "init", "loss", "
 OFF_WORDS = ("off", "0", "false", "no")
 TAIL_LETTERS = 4096
 GOODBYE_SECONDS = 2.0
-"""How long the last datagram waits for room in the agent's socket. Eight ranks end at once, and it holds ten datagrams.
-"""
+"""Longest wait of the last datagram for room in the agent's socket. Eight ranks end at once, and it holds ten."""
 
 
 class Hook:

@@ -13,7 +13,7 @@ MAX_COPIES = 64
 _UNSCALED = "_tocsin_unscaled"
 """Attribute of a scaled loss: the loss before a ``GradScaler`` multiplied it."""
 _UNREADABLE = (RuntimeError, TypeError, ValueError, AssertionError)
-"""What torch raises for a tensor without a value: fake, vmapped, or on a GPU that failed."""
+"""Errors that torch raises for a tensor without a value: fake, vmapped, or on a GPU that failed."""
 
 
 class _Slot(NamedTuple):
@@ -116,7 +116,7 @@ class LossWatch:
         self.is_empty = False
 
     def _may_overflow(self, loss: Any, unscaled: Any) -> bool:
-        """Whether an infinite loss may be a healthy one that a scaler has multiplied."""
+        """Return whether an infinite loss may be a healthy one that a scaler has multiplied."""
         return unscaled is None and (self.is_scaled or loss.dtype is module("torch").float16)
 
     def _copy(self, loss: Any, step: int, *, may_overflow: bool) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STALLED_NS = 500_000_000
-"""How long a group's enqueued and completed counts must differ without change before it has operations in flight."""
+"""Least time for which a group's counts must differ without change before it has operations in flight."""
 NAMELESS_NS = 3_000_000_000
-"""How long a group must be without progress before a full read finds the name of its last operation."""
+"""Least time without progress of a group before a full read finds the name of its last operation."""
 FULL_READ_PERIOD_NS = 10_000_000_000
 """Least time between full reads that only look for names; a full read takes milliseconds."""
 

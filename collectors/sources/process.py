@@ -29,7 +29,7 @@ from tocsin.schemas.records import EventSource, JobKey, Severity
 
 STOPPED_SECONDS: Final = 0.5
 GONE_SECONDS: Final = 1.0
-"""How long a vanished process is kept before it is reported as gone, so that a supervisor's ``exit`` datagram can
+"""Time for which a vanished process is kept before it is reported as gone, so that a supervisor's ``exit`` datagram can
 arrive first."""
 RATIO_SECONDS: Final = 2.0
 FLAP_RATIO: Final = 0.25

@@ -25,7 +25,7 @@ from tocsin.schemas.kafka.words import hush_kafka, sentence
 COMPRESSIONS: Final = ("zstd", "lz4", "none")
 CONNECT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 10.0
-"""How long due acknowledgements may be missing before the session ends and records go to the spool."""
+"""Longest absence of due acknowledgements before the session ends and records go to the spool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Connector:
         self.producer: Any = None
         self.error = ""
         self.clock_error = ""
-        """Why clocks cannot be compared, "" if they can."""
+        """Reason for which clocks cannot be compared, "" if they can."""
         self._thread = threading.Thread(target=self._run, name="kafka-connect", daemon=True)
         self._thread.start()
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 15.0
-"""How long due acknowledgements may be missing before the engine counts as dead."""
+"""Longest absence of due acknowledgements before the engine counts as dead."""
 WINDOW_RECORDS: Final = 512
 BUFFER_BYTES: Final = 512 * 1024
 WAITING_RECORDS: Final = 4096

@@ -22,12 +22,12 @@ UNIX: Final = "unix"
 TCP: Final = "tcp"
 TLS: Final = "tls"
 _BY_TRANSPORT: Final = {"uid": UNIX, "certificate": TLS}
-"""How an engine can identify an agent without a secret -> the transport that makes it possible."""
+"""Way to identify an agent without a secret -> the transport that makes it possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSearch:
-    """Where to look for this agent's credential.
+    """Places to look for this agent's credential.
 
     Attributes:
         named: file named by option or environment, "" for none.

@@ -22,7 +22,7 @@ BACKOFF_SECONDS: Final = (0.25, 1.0)
 """First and longest pause between two attempts; an engine that starts waits 5 s for the agents it knew."""
 CONNECT_SECONDS: Final = 2.0
 _END_SECONDS: Final = 1.0
-"""What closing takes beyond the time for sending: writing the spool."""
+"""Time that closing takes beyond that for sending: writing the spool."""
 
 
 class SocketSink(ThreadedSink):

@@ -1,4 +1,4 @@
-"""What the sinks of both engines share: an outbox, and a thread that connects, sends, spools and connects again."""
+"""Common part of both engines' sinks: an outbox, and a thread that connects, sends, spools and connects again."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Ablation:
 
     @property
     def gain_ratio(self) -> float:
-        """How much the area grows with entropy."""
+        """Growth of the area by entropy."""
         return self.with_ratio - self.without_ratio
 
     @property

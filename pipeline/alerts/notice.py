@@ -12,7 +12,7 @@ from tocsin.schemas.verdicts import Verdict
 
 
 class AlertSeverity(StrEnum):
-    """How urgent a notice is, from a person woken at night to a line in a channel."""
+    """Urgency of a notice, from a person woken at night to a line in a channel."""
 
     PAGE = "page"
     TICKET = "ticket"
@@ -20,7 +20,7 @@ class AlertSeverity(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """What a notice says about its incident."""
+    """Statement of a notice about its incident."""
 
     FIRING = "firing"
     """The incident is told for the first time, or again after it ended."""
@@ -43,7 +43,7 @@ ENDING = frozenset({NoticeKind.RESOLVED, NoticeKind.TAKEN_BACK, NoticeKind.LAPSE
 
 
 class DeliveryReason(NamedReason):
-    """Why a delivery ended as it did."""
+    """Reason for the outcome of a delivery."""
 
     DELIVERED = "delivered", "The receiver took it."
     TIMED_OUT = "timed_out", "The receiver did not answer in time; it is sent again."
@@ -74,7 +74,7 @@ RETRYABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What one route tells about one incident.
+    """Message of one route about one incident.
 
     Attributes:
         route: name of the route.

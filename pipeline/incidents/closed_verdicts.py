@@ -1,4 +1,4 @@
-"""What is kept of one job's closed verdicts, so that a verdict that is opened again goes on where it ended."""
+"""Memory of one job's closed verdicts, so that a verdict that is opened again goes on where it ended."""
 
 from __future__ import annotations
 

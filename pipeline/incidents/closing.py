@@ -1,4 +1,4 @@
-"""How incidents are closed: by a person, with what the verdict keeps of it, and by the end of the job."""
+"""Ways to close incidents: by a person, with what the verdict keeps of it, and by the end of the job."""
 
 from __future__ import annotations
 

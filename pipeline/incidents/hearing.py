@@ -1,4 +1,4 @@
-"""What Decide hears of a slice: the order in which findings count, and whether the hosts that showed a fault speak."""
+"""Findings of a slice as Decide takes them: their order, and whether the hosts that showed a fault still report."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Component, ComponentKind, Verdict
 
 KEPT_AFTER_END_NS: Final = 3600 * NS_PER_SECOND
-"""How long ended work is remembered, because an engine that starts again judges up to ten minutes once more."""
+"""Time for which ended work is remembered, because an engine that starts again judges up to ten minutes once more."""
 _PART: Final = "maintenance"
 
 
 class MaintenanceReason(NamedReason):
-    """Why an incident is neither paged nor acted on, or why planned work is refused."""
+    """Reason for which an incident is neither paged nor acted on, or planned work is refused."""
 
     UNDER_MAINTENANCE = "under_maintenance", "Work on its machines or its job is planned for now."
     TOO_MANY = "too_many", "More work is planned than is remembered: end some of it."
@@ -50,7 +50,7 @@ class MaintenanceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a verdict or its actions concern.
+    """Job and components that a verdict or its actions concern.
 
     Attributes:
         job: the job.

@@ -1,4 +1,4 @@
-"""Which findings speak of an incident: a repetition, a better explanation, a weaker word, or another incident."""
+"""Rules that match a finding with an incident: a repetition, a better explanation, a weaker word, or none of it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind
 
 @dataclass(frozen=True, slots=True)
 class HoldRules:
-    """How long hard actions wait before they are proposed; 0: they do not wait.
+    """Times for which hard actions wait before they are proposed; 0: they do not wait.
 
     Attributes:
         after_start_seconds: after the engine started without a snapshot.

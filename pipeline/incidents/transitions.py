@@ -22,7 +22,7 @@ CLOSED: Final = (CANCELLED, EXPIRED, RESOLVED)
 
 
 class Actor(StrEnum):
-    """Who causes a transition."""
+    """Originator of a transition."""
 
     ENGINE = "engine"
     JOB_END = "job's end"
@@ -30,7 +30,7 @@ class Actor(StrEnum):
 
 
 class ActionEffect(StrEnum):
-    """What a transition does to the action that the verdict proposed before."""
+    """Effect of a transition on the action that the verdict proposed before."""
 
     REPLACES = "the action of the new line is proposed; another one that was proposed before is cancelled"
     PROLONGS = "the same action, with a later deadline"

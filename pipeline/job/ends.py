@@ -1,4 +1,4 @@
-"""How a job's processes ended: in order, killed last, or not known."""
+"""Ends of a job's processes: in order, killed last, or not known."""
 
 from __future__ import annotations
 

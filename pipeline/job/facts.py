@@ -1,4 +1,4 @@
-"""What is known of one rank and of one host, from their events and records."""
+"""Facts on one rank and on one host, from their events and records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_STEP_NS = 5 * NS_PER_SECOND
 
 @dataclass(slots=True)
 class ExitFact:
-    """How a rank's process ended."""
+    """End of a rank's process."""
 
     ts_ns: int
     code: int
@@ -52,7 +52,7 @@ class RankFacts:
     stall: dict[str, Any] | None = None
     stall_ns: int = 0
     belied_count: int = 0
-    """How often the rank was said to have died although it began its next step at once."""
+    """Number of times that the rank was said to have died although it began its next step at once."""
 
     def begin_anew(self, ts_ns: int) -> None:
         """Forget an earlier end, as a process of the rank ran at this time."""
@@ -111,7 +111,7 @@ class HostFacts:
     hook_present: bool = False
     agent_stopped_ns: int = 0
     report_interval_ns: int = 0
-    """How often the host reports by itself; 0 = only when something happens, so that its silence proves nothing."""
+    """Time between the host's regular reports; 0 = it has none, so that its silence proves nothing."""
     unheard_until_ns: int = 0
     """Time until which the engine was away and could not hear the host."""
 

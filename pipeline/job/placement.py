@@ -12,7 +12,7 @@ PART = "places"
 
 
 class Placement:
-    """Where the job's ranks run, as its agents announce it; what is derived of it is computed once per change."""
+    """Hosts of the job's ranks, as its agents announce them; what is derived of it is computed once per change."""
 
     def __init__(self) -> None:
         """Start without any announcement."""

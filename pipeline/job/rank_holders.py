@@ -78,7 +78,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Holders:
-    """Which host holds each rank of one job, with the open claims of other hosts.
+    """Host that holds each rank of one job, with the open claims of other hosts.
 
     Attributes:
         host_of: rank -> the host that holds it.

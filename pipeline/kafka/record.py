@@ -40,9 +40,9 @@ _LOG = logging.getLogger("tocsin.recorder")
 _NS_PER_MS: Final = 1_000_000
 _POLL_MS: Final = 500
 _LEAD_NS: Final = 120 * 1_000_000_000
-"""How far reading one partition may be ahead of another, which bounds the records in memory."""
+"""Greatest lead in reading one partition over another, which bounds the records in memory."""
 _DISORDER_NS: Final = 5 * 1_000_000_000
-"""How far beyond the requested end to look for earlier records, because they are not in order of time."""
+"""Span beyond the requested end in which to look for earlier records, because they are not in order of time."""
 _AHEAD_NS: Final = 3 * 1_000_000_000
 """Maximum lead of a record's own time over its message's time."""
 _FAR_NS: Final = 2**62
@@ -55,7 +55,7 @@ _SHOWN_CHARACTERS: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
-    """What to record.
+    """Job and time span to record.
 
     Attributes:
         job_id: the job.
@@ -85,7 +85,7 @@ class RecordCounts:
 
 @dataclass(slots=True)
 class _PartitionProgress:
-    """How far one partition has been read: offsets, newest tick and newest time."""
+    """Progress of reading one partition: offsets, newest tick and newest time."""
 
     end: int
     at: int

@@ -28,7 +28,7 @@ BACKOFF_SECONDS: Final = (0.5, 5.0)
 CLOCK_SECONDS: Final = 30.0
 """Interval at which the broker's time is asked for."""
 SETTLE_SECONDS: Final = 2.0
-"""How long to wait for the broker's time at the start; after that, ticks follow the own clock."""
+"""Longest wait for the broker's time at the start; after that, ticks follow the own clock."""
 LOOK_SECONDS: Final = 10.0
 """Interval at which new partitions are looked for."""
 TRUSTED_NS: Final = 250_000_000

@@ -119,7 +119,7 @@ class VerdictSink(TopicSink):
         self._known_good.update((_proposes(entry.verdict), entry.verdict) for entry in entries)
 
     def _blamed(self, entries: Sequence[_PendingMessage], error: StoreError) -> list[RefusedMessage]:
-        """Which entries are the reason that the database refused them all; raises ``error`` where none is.
+        """Return the entries for which the database refused them all; raise ``error`` where none is.
 
         A value that does not fit its column is certain proof. Any other error may be the table's fault. An entry is
         then blamed only if it fails before and after another one succeeded that fills the same tables.

@@ -365,7 +365,7 @@ def key_of(dead_letter: RefusedMessage) -> bytes | None:
 
 
 def headers_of(dead_letter: RefusedMessage) -> list[tuple[str, bytes]]:
-    """Why, and where the message stood."""
+    """Return the headers of a dead letter: its reason, and the place of the message."""
     message = dead_letter.message
     detail = dead_letter.detail[:DETAIL_CHARACTERS]
     if message.value is not None and len(message.value) > DEAD_LETTER_BYTES:

@@ -1,4 +1,4 @@
-"""What slows a job down: a link, a machine, a data loader, a switch, or nobody."""
+"""Findings about what slows a job down: a link, a machine, a data loader, a switch, or nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops a job: exits, lost numbers, ranks that the others wait for, hosts that fell silent."""
+"""Findings about what stops a job: exits, lost numbers, ranks that the others wait for, hosts that fell silent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEATH_MARGIN_NS = 2 * NS_PER_SECOND
 
 @dataclass(frozen=True, slots=True)
 class StopFindings:
-    """What stops a job or its numbers, at the end of one slice.
+    """Findings about what stops a job or its numbers, at the end of one slice.
 
     Attributes:
         findings: the explanations.

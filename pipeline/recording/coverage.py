@@ -99,7 +99,7 @@ def _times(recording: Recording) -> list[NDArray[np.int64]]:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What was judged in one attempt of a job.
+    """Judged part of one attempt of a job.
 
     Attributes:
         pipeline: the attempt's pipeline.

@@ -32,9 +32,9 @@ from tocsin.schemas.errors import RecordingError
 from tocsin.schemas.records import NS_PER_SECOND
 
 EARLY_NS = 2 * NS_PER_SECOND
-"""How long before the stated onset a verdict may come."""
+"""Greatest lead of a verdict over the stated onset."""
 AFTER_END_NS = 120 * NS_PER_SECOND
-"""How long after the fault's end a verdict may come."""
+"""Greatest delay of a verdict after the fault's end."""
 _DAY_SECONDS = 86_400
 
 

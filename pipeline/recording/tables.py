@@ -27,7 +27,7 @@ STEP_VALUES: Final = (
     "loss",
     "grad_norm",
 )
-"""What a step record tells of its step: the columns of ``steps`` behind its time, rank and number."""
+"""Values of a step record: the columns of ``steps`` behind its time, rank and number."""
 ColumnKind = Literal["int8", "int16", "int32", "int64", "float32", "float64", "text", "binary"]
 
 

@@ -126,7 +126,7 @@ class JobPace:
 
     @property
     def stalled_known_ns(self) -> int:
-        """When the stall of ``stalled_since_ns`` became known."""
+        """Time at which the stall of ``stalled_since_ns`` became known."""
         return self.peers.work.stalled_known_ns
 
     @property

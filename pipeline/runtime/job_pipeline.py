@@ -61,7 +61,7 @@ _MOVING_NS = 30 * NS_PER_SECOND
 Findings with an onset up to this long before the move are ignored.
 """
 _OPEN_AFTER_END_NS = 3600 * NS_PER_SECOND
-"""How long verdicts that explain a job's death stay open, if no new attempt starts."""
+"""Time for which verdicts that explain a job's death stay open, if no new attempt starts."""
 _MAX_LOGGED_REFUSAL_COUNT = 1000
 """Maximum number of (host, reason) pairs whose refusals are logged in a job's life."""
 OWN_PART = "job"
@@ -136,7 +136,7 @@ class JobPipeline:
         self._chosen: set[str] = set()
         """Detectors whose model was chosen at least once since this object was created."""
         self.model_changed_ns = 0
-        """When a detector last switched to another model, 0 = never."""
+        """Time at which a detector last switched to another model, 0 = never."""
         self.seconds: dict[str, float] = defaultdict(float)
         """Detector -> its running time in seconds since this process started; not part of a snapshot."""
         self.graph = JobGraph(None if config.rank_filter.is_played else config.groups)

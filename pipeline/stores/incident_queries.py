@@ -66,7 +66,7 @@ _PAGES: Final = re.compile("|".join(re.sub(r"\\{0?\\}", "[0-9a-f]*", re.escape(o
 
 @dataclass(frozen=True, slots=True)
 class IncidentFilter:
-    """Which incidents are wanted; every condition that is set must hold.
+    """Conditions on the wanted incidents; every one that is set must hold.
 
     Attributes:
         host: one of the suspects has this name; None: any.

@@ -17,7 +17,7 @@ _ELSEWHERE: Final = ("INVESTIGATE_SW", "INVESTIGATE_PEER", "INVESTIGATE_HOST", "
 
 @dataclass(frozen=True, slots=True)
 class NvlinkInfo:
-    """What a kernel line holds besides an NVLink XID.
+    """Contents of a kernel line besides an NVLink XID.
 
     Attributes:
         registers: the hexadecimal numbers in brackets, in order; empty if unknown.
@@ -30,7 +30,7 @@ class NvlinkInfo:
 
 @dataclass(frozen=True, slots=True)
 class NvlinkDecoded:
-    """What the catalogue says about the registers of an NVLink error.
+    """Entry of the catalogue for the registers of an NVLink error.
 
     Attributes:
         unit: the part of NVLink that raised the error.

@@ -291,7 +291,7 @@ KNOWN_OPCODES: Final[dict[bytes, Callable[[_PickleReader], Any]]] = {
     b"h": lambda reader: reader.recall(reader.byte()),
     b"j": lambda reader: reader.recall(reader.number(4)),
 }
-"""What each opcode does that a pickle of plain values may hold."""
+"""Opcode that a pickle of plain values may hold -> its effect."""
 _OPCODES: Final = tuple(KNOWN_OPCODES.get(bytes([code])) for code in range(256))
 
 

@@ -63,7 +63,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusMapping:
-    """What to take from a Prometheus page.
+    """Selection of samples from a Prometheus page.
 
     Attributes:
         columns: column name -> its terms.

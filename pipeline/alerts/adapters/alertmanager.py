@@ -53,7 +53,7 @@ ALERT_NAMES: Final = {NoticeKind.TEST: "TocsinTest", NoticeKind.WATCHDOG: "Tocsi
 INCIDENT_ALERT: Final = "TocsinIncident"
 """Label ``alertname`` of an incident."""
 RESENDS_AHEAD_COUNT: Final = 3
-"""How many resends a firing alert outlives its sender."""
+"""Number of resends for which a firing alert outlives its sender."""
 MAX_LABEL_CHARACTERS: Final = 200
 """Longest value of a label; the rest is cut."""
 MAX_DESCRIPTION_CHARACTERS: Final = 16_384

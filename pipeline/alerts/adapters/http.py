@@ -43,7 +43,7 @@ _LOGGERS: Final = ("connection", "connectionpool", "poolmanager", "response", "u
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """How an adapter speaks to its receiver.
+    """Settings of an adapter's requests to its receiver.
 
     Attributes:
         connect_timeout_seconds: time for one connection attempt.
@@ -60,7 +60,7 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """How one request ended.
+    """Outcome of one request.
 
     Attributes:
         reason: ``DELIVERED`` for a status of 200 to 299, else why not.

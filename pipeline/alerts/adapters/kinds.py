@@ -1,4 +1,4 @@
-"""What a routes file may say of one receiver, and how its adapter is made from that."""
+"""Settings of one receiver in a routes file, and the adapter made from them."""
 
 from __future__ import annotations
 

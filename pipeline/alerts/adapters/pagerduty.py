@@ -37,7 +37,7 @@ from tocsin.pipeline.stores.rows import cause_text, evidence_text, machine_text,
 from tocsin.schemas.errors import CredentialError
 
 EVENTS_URL: Final = "https://events.pagerduty.com/v2/enqueue"
-"""Where events go unless the settings name another address."""
+"""Address for events unless the settings name another one."""
 MAX_EVENT_BYTES: Final = 512 * 1024
 """PagerDuty takes no larger event."""
 MAX_FIELD_CHARACTERS: Final = 255

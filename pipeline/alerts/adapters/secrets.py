@@ -37,7 +37,7 @@ class SecretSource:
 
     @property
     def place(self) -> str:
-        """Where the secret is, for people: ``file /etc/tocsin/key`` or ``environment variable KEY``."""
+        """Place of the secret, for people: ``file /etc/tocsin/key`` or ``environment variable KEY``."""
         return f"environment variable {self._variable}" if self._file is None else f"file {self._file}"
 
     def read(self) -> str:

@@ -29,7 +29,7 @@ from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, Deliver
 from tocsin.schemas.errors import ConfigError, CredentialError
 
 API_URL: Final = "https://slack.com/api"
-"""Where methods are called unless the settings name another address."""
+"""Address of the methods unless the settings name another one."""
 MAX_MESSAGE_CHARACTERS: Final = 3_500
 """Longest text before escaping; Slack recommends at most 4,000 characters and cuts at 40,000."""
 

@@ -54,11 +54,11 @@ class PeerDetector:
         self._roster = Roster(graph)
         self._standstill = StandstillEvidence(config, config, 0)
         self.work = WorkTracker(config.work)
-        """When the job works, idles and stands."""
+        """Tracker of the times at which the job works, idles and is stalled."""
         self.load = LoadTracker(config.load)
-        """Which machines do more work than expected."""
+        """Tracker of machines that do more work than expected."""
         self.host_work = HostWork()
-        """How much each machine works, as a share of its usual work."""
+        """Tracker of each machine's work, as a share of its usual work."""
         self._exits = ExitTracker(config.exits)
         self._switches = SwitchTracker(config.switches)
         self.abstained: dict[str, int] = {}

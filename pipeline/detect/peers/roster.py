@@ -21,7 +21,7 @@ IntArray = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class RosterChange:
-    """How the rows of hosts changed: first hosts were added, then some were removed.
+    """Change of the rows of hosts: first hosts were added, then some were removed.
 
     Attributes:
         moved_rows: for each host known before, its row among the grown hosts.

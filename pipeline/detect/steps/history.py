@@ -33,7 +33,7 @@ class StepHistory:
         self._rows: list[list[float]] = []
         self._ends_ns: list[int] = []
         self.baseline = JobBaseline()
-        """What is usual for the job while it is slower, and until enough steps followed."""
+        """Usual step times of the job while it is slower, and until enough steps followed."""
         self.longest_pause_ns = 0
         """Longest time between the ends of two steps beyond a usual step, announced pauses excluded."""
 

@@ -28,7 +28,7 @@ DETECTOR = "fleet"
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a verdict of the fleet view says when it is opened.
+    """First contents of a verdict of the fleet view.
 
     Attributes:
         job_id: ``idle``, ``fleet``, or the job that a host runs.

@@ -1,4 +1,4 @@
-"""Whether so many hosts with the same signal can be a coincidence: the tail of a Poisson distribution."""
+"""Probability that many hosts give the same signal by coincidence: the tail of a Poisson distribution."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ DAY_NS = 24 * HOUR_NS
 
 
 class FleetReason(NamedReason):
-    """Why the fleet view opens, changes or closes an incident."""
+    """Reason for which the fleet view opens, changes or closes an incident."""
 
     CERTAIN_SIGNAL = "certain_signal_when_idle", "A machine without a job reports a fault that takes a reboot to leave."
     LASTING_SIGNAL = "lasting_signal_when_idle", "A machine without a job reports the same fault again and again."

@@ -1,4 +1,4 @@
-"""What the fleet view knows of each host: when it was heard, whether it runs a job, its leaf switch, planned work."""
+"""Facts of the fleet view on each host: last word, job or none, leaf switch, planned work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hardware event or a verdict says of a host, as a signal that can be compared over the fleet."""
+"""Hardware events and verdicts about a host, each as a signal that can be compared over the fleet."""
 
 from __future__ import annotations
 

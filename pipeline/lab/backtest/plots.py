@@ -88,7 +88,7 @@ class PlotMark:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What all plots of a case share.
+    """Data that all plots of a case share.
 
     Attributes:
         points: the time axis.

@@ -42,7 +42,7 @@ KINDS = (HEALTHY, *FAULTS, *BENIGN_DISTURBANCES)
 _BLOCK_CELLS = 400_000
 """Samples generated at once: many slices of a small job, one of a large one."""
 _AHEAD_SECONDS = 1.0
-"""How far steps are simulated ahead of the samples, because hosts' clocks differ by less."""
+"""Lead of the simulated steps over the samples, because hosts' clocks differ by less."""
 
 
 @dataclass(frozen=True, slots=True)

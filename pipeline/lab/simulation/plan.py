@@ -59,8 +59,8 @@ class Envelope:
 
 
 Dilution = Literal["clock", "kernel", "starved"]
-"""How a slower computation shows in metrics. ``clock``: as busy as before, fewer bytes a second. ``kernel``: kernels
-run longer and do less. ``starved``: the GPU is idle in between."""
+"""Way in which a slower computation shows in metrics. ``clock``: as busy as before, fewer bytes a second. ``kernel``:
+kernels run longer and do less. ``starved``: the GPU is idle in between."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where the ranks of a fake job wait when one of them does not go on."""
+"""Waits of the ranks of a fake job when one of them does not go on."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CONFIDENCE_RATIO = 0.95
 
 
 class BudgetReason(StrEnum):
-    """How a choice relates to the budget."""
+    """Relation of a choice to the budget."""
 
     NO_BUDGET = "no_budget"
     """No budget was requested: the best F1 was chosen."""

@@ -25,7 +25,7 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class RecordingSummary:
-    """What one recording holds, before anything is learned from it.
+    """Contents of one recording, before anything is learned from it.
 
     Attributes:
         folder: folder of the recording.

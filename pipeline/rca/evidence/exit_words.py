@@ -1,4 +1,4 @@
-"""What the exit of one process says: its signal, its exit code and its last words on stderr."""
+"""Explanation of one process's exit by its signal, its exit code and its last words on stderr."""
 
 from __future__ import annotations
 

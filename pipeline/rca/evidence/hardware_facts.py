@@ -1,4 +1,4 @@
-"""What one hardware event says of its machine."""
+"""Facts on machines, each from one hardware event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEAK_CAUSES = frozenset({"unknown", "process_exit", "process_frozen", "machine_u
 
 @dataclass(frozen=True, slots=True)
 class HardwareFact:
-    """What one hardware event says of its machine.
+    """Statement of one hardware event on its machine.
 
     Attributes:
         ts_ns: time of the event.

@@ -1,4 +1,4 @@
-"""What hardware events say of a job's machines, kept per host for some minutes."""
+"""Log of the hardware events of a job's machines, kept per host for some minutes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind
 
 _TOLD_WITHIN_NS = 60 * NS_PER_SECOND
-"""How long the result of the first steps is checked again; later the job may be slower for another reason."""
+"""Time for which the result of the first steps is checked again; later the job may be slower for another reason."""
 _DATA_SHARE_RATIO = 0.6
 """From this share of a host's excess on, waiting for data explains it."""
 _LOAD_WITHIN_NS = 180 * NS_PER_SECOND

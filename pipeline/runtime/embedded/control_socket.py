@@ -33,7 +33,7 @@ MAX_LINE_BYTES = 1_000_000
 REQUEST_TIMEOUT_SECONDS = 10.0
 """Time after which a client that sends nothing is disconnected."""
 ANSWER_TIMEOUT_SECONDS = 120.0
-"""How long a client waits for an answer; longer than a user query may take."""
+"""Longest wait of a client for an answer; longer than a user query may take."""
 
 OLD_TICK_SECONDS = 10.0
 """Age of the newest tick above which an engine counts as stuck; clients then report an error."""

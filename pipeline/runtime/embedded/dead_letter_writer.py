@@ -87,7 +87,7 @@ class DeadLetterWriter:
 
     @property
     def source_count(self) -> int:
-        """How many kinds of dead letters and hosts have a limit of their own at present."""
+        """Number of kinds of dead letters and hosts that have a limit of their own at present."""
         return len(self._sources)
 
     def start(self) -> None:

@@ -318,12 +318,12 @@ class Recovery:
 
     @property
     def trouble(self) -> str:
-        """Why the journal cannot be written just now, "": it can."""
+        """Reason for which the journal cannot be written just now, "": it can."""
         return "" if self.state.journal is None else self.state.journal.trouble
 
     @property
     def figures(self) -> dict[str, int]:
-        """What was written, replayed and lost, by name."""
+        """Numbers of what was written, replayed and lost, by name."""
         journal = self.state.journal
         written = {} if journal is None else {f"journal_{name}": count for name, count in journal.counters.items()}
         return {**self.counters, **self.state.counters, **written}

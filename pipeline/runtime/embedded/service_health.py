@@ -1,4 +1,4 @@
-"""Whether a running engine does its work: its threads, its ticks, its journal and its database."""
+"""Health of a running engine: its threads, its ticks, its journal and its database."""
 
 from __future__ import annotations
 

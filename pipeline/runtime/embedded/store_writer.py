@@ -25,7 +25,7 @@ from tocsin.schemas.verdicts import Verdict
 MERGED_ROWS_COUNT = 10_000
 """Approximate maximum number of rows merged into one round of inserts."""
 LAST_TRY_SECONDS = 10.0
-"""How long the shutdown waits for an unreachable database."""
+"""Longest wait of the shutdown for an unreachable database."""
 
 _LOG = logging.getLogger("tocsin.store")
 T = TypeVar("T")

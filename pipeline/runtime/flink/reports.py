@@ -1,4 +1,4 @@
-"""What one job's driver says beside verdicts: evidence series, minutes of host health, states for ``tocsin status``.
+"""Reports of one job's driver beyond verdicts: evidence series, host health by minute, states for ``tocsin status``.
 
 All of it follows from the operators' outputs and from event time. After a restart the same seconds give the same
 messages, so their rows replace equal rows.

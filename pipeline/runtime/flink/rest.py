@@ -43,7 +43,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class TaskTimes:
-    """How one task of a job spent its time; waiting for Python counts as busy.
+    """Shares of one task's time; waiting for Python counts as busy.
 
     Attributes:
         busy_ratio: fraction of time at work.

@@ -1,4 +1,4 @@
-"""Who may send records: the identity flags of ``tocsin serve`` and ``tocsin agent``, and the local token's file."""
+"""Identity flags of ``tocsin serve`` and ``tocsin agent``, and the local token's file."""
 
 from __future__ import annotations
 

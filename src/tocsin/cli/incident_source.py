@@ -1,4 +1,4 @@
-"""Where ``tocsin incidents`` reads from: a data folder, a database server, or an engine on another machine."""
+"""Sources of ``tocsin incidents``: a data folder, a database server, or an engine on another machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _JOBS_QUERY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IncidentWish:
-    """Which incidents a command asks for.
+    """Selection of the incidents that a command asks for.
 
     Attributes:
         everything: also those that are over.
@@ -46,7 +46,7 @@ class IncidentWish:
 
 @dataclass(frozen=True, slots=True)
 class IncidentParts:
-    """What the database holds of one incident beside its row; each row as the query of this name returns it.
+    """Rows of the database on one incident beside its own; each row as the query of this name returns it.
 
     Attributes:
         updates: its history, newest first.
@@ -64,7 +64,7 @@ class IncidentParts:
 
 
 class IncidentSource(Protocol):
-    """Where incidents are read from."""
+    """Source from which incidents are read."""
 
     def fetch(self, wish: IncidentWish) -> list[Row]:
         """Return the incidents, newest first, like the function ``fetch``."""

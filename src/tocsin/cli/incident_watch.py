@@ -21,7 +21,7 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import VerdictState
 
 SILENT_SECONDS: Final = 30.0
-"""How long an engine may send nothing before it counts as away; it gives a sign of life each five seconds."""
+"""Longest silence of an engine before it counts as away; it gives a sign of life each five seconds."""
 RETRY_SECONDS: Final = 1.0
 _KEPT_SECONDS: Final = 60
 _MAX_NAMED_COUNT: Final = 8

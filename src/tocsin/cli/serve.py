@@ -35,7 +35,7 @@ DEFAULT_LISTEN = "127.0.0.1:4440"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:9443"
 _LOOK_SECONDS = 1.0
 _END_SECONDS = 45.0
-"""How long an engine whose thread died may take for an orderly end; then the process is ended by force."""
+"""Longest time for an orderly end of an engine whose thread died; then the process is ended by force."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

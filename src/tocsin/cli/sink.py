@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _JOIN_SECONDS: Final = 60.0
-"""How long the end waits for a sink's unfinished batch."""
+"""Longest wait of the end for a sink's unfinished batch."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

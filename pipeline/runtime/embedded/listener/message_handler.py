@@ -1,4 +1,4 @@
-"""What agents send after their sign-in: records for the engine, and control messages."""
+"""Handling of what agents send after their sign-in: records for the engine, and control messages."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tocsin.cli.cluster.process import Child
 from tocsin.schemas.errors import EngineError
 
 _TRIES: Final = 3
-"""How often free ports are chosen: somebody else may take one before the server does."""
+"""Number of times that free ports are chosen: somebody else may take one before the server does."""
 
 
 class KeptServer(ABC):

@@ -1,4 +1,4 @@
-"""What the native-protocol server runs queries with: chDB sessions, users and their roles.
+"""Query engine of the native-protocol server: chDB sessions, users and their roles.
 
 Each client connection has its own session, so that ``USE`` and ``SET`` apply to it only. A query that brings settings
 gets a session of its own, because ``SET readonly`` cannot be undone.
@@ -37,7 +37,7 @@ class ServerError(Exception):
 
 
 class EndpointRole(StrEnum):
-    """What a user may do. chDB has no users; the roles stand for the grants of ``docs/clickhouse.md``."""
+    """Rights of a user. chDB has no users; the roles stand for the grants of ``docs/clickhouse.md``."""
 
     ADMIN = "admin"
     WRITER = "writer"

@@ -11,7 +11,7 @@ from tocsin.cli.drill.orders import OrderKind
 
 
 class Target(StrEnum):
-    """What the fault is injected into."""
+    """Part into which the fault is injected."""
 
     RANK = "rank"
     ALL_RANKS = "all_ranks"
@@ -20,7 +20,7 @@ class Target(StrEnum):
 
 
 class Outside(StrEnum):
-    """What the drill does to a process from outside."""
+    """Action of the drill on a process from outside."""
 
     KILL = "kill"
     FREEZE = "freeze"
@@ -30,7 +30,7 @@ class Outside(StrEnum):
 
 
 class ExpectedVerdict(StrEnum):
-    """Which verdict is right."""
+    """The right verdict."""
 
     ACCUSE = "accuse"
     """A verdict that accuses the host of the rank with the fault, and nobody else."""

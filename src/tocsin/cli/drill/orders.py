@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class OrderKind(IntEnum):
-    """What a rank does from the step in which it reads the order."""
+    """Behaviour of a rank from the step in which it reads the order."""
 
     NOTHING = 0
     SLOW_COMPUTE = 1

@@ -1,4 +1,4 @@
-"""What the forkserver imports once, so that a rank starts in milliseconds.
+"""Modules that the forkserver imports once, so that a rank starts in milliseconds.
 
 The forkserver joins the drill's process group here, before anything else, so that every rank is born in the group:
 the drill (or its watchdog) ends all ranks with one signal, and no rank can escape it.

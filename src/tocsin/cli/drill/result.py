@@ -10,7 +10,7 @@ from tocsin.cli.drill.plan import DrillPlan
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """How a rank's process ended.
+    """End of a rank's process.
 
     Attributes:
         rank: number of the rank.

@@ -26,12 +26,12 @@ _STALL_SECONDS = 60.0
 _VERDICT_SECONDS = 30.0
 """A verdict later than this after the onset does not count."""
 _CONFIRM_SECONDS = 60.0
-"""How long a verdict may take to be confirmed. (Verdicts still open when the job ends are cancelled, as jobs end
+"""Longest time until a verdict is confirmed. (Verdicts still open when the job ends are cancelled, as jobs end
 unevenly.)"""
 _SETTLE_SECONDS = 6.0
 """Further wait after the right verdict, in which a wrong one against a victim could come."""
 _WATCH_SECONDS = 20.0
-"""How long no accusation may come in a drill without a fault."""
+"""Time in which no accusation may come in a drill without a fault."""
 _END_SECONDS = 20.0
 _LAST_LINES_SECONDS = 3.0
 _LAST_STEPS = 10
