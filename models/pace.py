@@ -217,11 +217,11 @@ def is_uneven(work: NDArray[np.float64]) -> bool:
 
 
 _OWN_GROWTH_RATIO, _OTHER_GROWTH_RATIO = 0.6, 0.25
-"""Least share of the growth in self time, and largest share in communication, for ``grew_in_own_time``. A slow link on
+"""Least share of the growth in self time, and largest share in communication, for ``grew_in_self_time``. A slow link on
 one machine makes the communication of all others longer."""
 
 
-def grew_in_own_time(history: NDArray[np.float64], ends_ns: NDArray[np.int64], onset_ns: int) -> bool:
+def grew_in_self_time(history: NDArray[np.float64], ends_ns: NDArray[np.int64], onset_ns: int) -> bool:
     """Return whether steps became longer by self time on nearly all ranks, and not by communication.
 
     Args:

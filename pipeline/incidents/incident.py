@@ -116,10 +116,10 @@ class Incident:
         verdict = self.verdict
         speaks = verdict.state is VerdictState.OPEN and verdict.reason == Reason.SILENT_AND_PEERS_STALLED.value
         same_standstill = finding.fault in STANDSTILL and not speaks  # it was silent for seconds
-        stands = not finding.suspects and (same_standstill or is_slow_still(finding, verdict))
+        holds = not finding.suspects and (same_standstill or is_slow_still(finding, verdict))
         over = lacks_impact(finding, verdict) and finding.is_harmless
         same = (same_suspects(finding, verdict) and not over) or names_fewer_machines(finding, verdict)
-        if not (same or stands):
+        if not (same or holds):
             return
         self.hold(now_ns, gone_ns)
         if finding.suspects or finding.fault in STANDSTILL:  # a job that is slow as a whole shows nothing of a machine

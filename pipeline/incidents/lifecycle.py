@@ -85,8 +85,8 @@ class Decide:
         return lines
 
     def _take_back(self, finding: Finding, now_ns: int) -> list[Verdict]:
-        """Cancel verdicts on slow or silent machines that a finding exonerates; return the closing lines."""
-        freed, lines = set(finding.exonerates), []
+        """Cancel verdicts on slow or silent machines that a finding clears; return the closing lines."""
+        freed, lines = set(finding.clears), []
         for incident in list(self._incidents):
             verdict = incident.verdict
             is_slow, is_mute = verdict.fault is FaultKind.FAIL_SLOW, is_by_silence(verdict)
@@ -197,11 +197,11 @@ class Decide:
             is_open = incident.verdict.state is VerdictState.OPEN
             if not finding.suspects and is_open and incident.verdict.reason in _TOLD_BY_ONE:
                 continue
-            stands = not finding.suspects and incident.verdict.fault in (*STANDSTILL, FaultKind.FAIL_SLOW)
+            holds = not finding.suspects and incident.verdict.fault in (*STANDSTILL, FaultKind.FAIL_SLOW)
             open_yet = incident.verdict.fault is FaultKind.FAIL_SLOW and incident.verdict.state is VerdictState.OPEN
             if named and open_yet and not components(incident.verdict.suspects) & set(named):
                 continue
-            if stands or same_suspects(finding, incident.verdict):
+            if holds or same_suspects(finding, incident.verdict):
                 incident.held_ns = now_ns
                 incident.seen_ns = max(incident.seen_ns, finding.seen_ns)
 

@@ -30,7 +30,7 @@ class Finding:
         is_harmless: whether the job does not suffer (any more); such a finding ends an open incident.
         only_holds: whether it opens no verdict, but keeps an open one open.
         is_soft: whether it never leads to a drain or a restart, however long it lasts.
-        exonerates: components that were accused earlier and are taken back by this finding.
+        clears: components that were accused earlier and are taken back by this finding.
         common: component that several suspects share.
         witnesses: hosts and drivers that observed the fault.
         machine_count: number of machines of the job.
@@ -50,7 +50,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     certain: bool = False
     common: Component | None = None
-    exonerates: tuple[Component, ...] = ()
+    clears: tuple[Component, ...] = ()
     is_soft: bool = False
     tentative: bool = False
     is_brief: bool = False

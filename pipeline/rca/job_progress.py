@@ -25,11 +25,11 @@ class JobProgress(Protocol):
         """
         ...
 
-    def own_excess_seconds(self, host: str) -> float | None:
+    def self_time_excess_seconds(self, host: str) -> float | None:
         """Return how many seconds a step a host's slowest rank computes longer than its peers; None if not measured."""
         ...
 
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+    def grown_self_time_seconds(self, host: str, onset_ns: int) -> float:
         """Return by how many seconds a step a host's excess self time over its peers has grown since ``onset_ns``.
 
         0.0 where it is unknown, or does not stand out among all hosts.
@@ -44,7 +44,7 @@ class JobProgress(Protocol):
         ...
 
     @property
-    def own_time_holds_waits(self) -> bool:
+    def self_time_holds_waits(self) -> bool:
         """Whether the ranks' self time includes waiting for others.
 
         So it does where all ranks' self time grew and the machines do less work a second.
@@ -78,7 +78,7 @@ class JobProgress(Protocol):
         ...
 
     @property
-    def other_work_since_ns(self) -> int:
+    def non_training_since_ns(self) -> int:
         """Time in nanoseconds since when machines compute as usual but move much less data.
 
         0 if they do not, or unknown.

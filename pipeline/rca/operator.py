@@ -136,11 +136,11 @@ class Diagnose:
         now_ns, pace = evidence.now_ns, evidence.pace
         if not pace.stalled_since_ns:
             return []
-        stands = still_stalled(pace, now_ns)
+        stalled = still_stalled(pace, now_ns)
         unexplained = all_live and all(finding.only_holds for finding in findings)
         if unexplained and reported_as_unexplained(self._graph, now_ns, pace, self._config.machine):
-            return [replace(stands, only_holds=False), stands]
-        return [stands]
+            return [replace(stalled, only_holds=False), stalled]
+        return [stalled]
 
     def _merge_outlier(self, findings: list[Finding], evidence: SliceEvidence) -> list[Finding]:
         """Return the findings with the one machine that deviates in a standstill, instead of an unexplained one."""
@@ -184,7 +184,7 @@ class Diagnose:
         return [*found, held_up] if held_up is not None and not accuses else found
 
     def _with_witnesses(self, findings: Sequence[Finding], evidence: SliceEvidence) -> tuple[Finding, ...]:
-        """Return the findings with the hosts that they exonerate and their witnesses."""
+        """Return the findings with the hosts that they clear and their witnesses."""
         now_ns, waits, hardware = evidence.now_ns, self._trackers.waits, self._trackers.hardware
         silent = silent_hosts(self._graph, now_ns, self._config.silence)
         findings = self._returned.free(findings, self._graph, silent, waits.reported_ns, now_ns)

@@ -9,7 +9,7 @@ from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.workload import Load
 from tocsin.pipeline.detect.steps.detector import StepDetector
-from tocsin.pipeline.rca.rules.timing import OWN_SHARE_RATIO
+from tocsin.pipeline.rca.rules.timing import SELF_TIME_SHARE_RATIO
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import WitnessKind
 
@@ -36,31 +36,31 @@ class JobPace:
         """Return how much longer the steps (or work) take since ``onset_ns``; None if this cannot be measured."""
         if self.steps.median_step_ns:
             found = self.steps.history.slowdown_since(onset_ns, now_ns)
-            if found is not None and found.is_of_own and self.own_time_holds_waits:
+            if found is not None and found.is_of_own and self.self_time_holds_waits:
                 return replace(found, is_of_own=False)
             return found
         return self.peers.work.slowdown_since(onset_ns, now_ns)
 
-    def own_excess_seconds(self, host: str) -> float | None:
+    def self_time_excess_seconds(self, host: str) -> float | None:
         """Return by how many seconds per step the slowest rank of a host recently computes longer than its peers.
 
         Returns:
             Seconds per step, None = not measured.
         """
-        excess_seconds = self.steps.own_excess_seconds(host)
+        excess_seconds = self.steps.self_time_excess_seconds(host)
         growth = self.steps.own_growth
         if excess_seconds is None or growth is None:
             return excess_seconds
-        least_seconds = OWN_SHARE_RATIO * growth[1] * self.median_step_ns / NS_PER_SECOND
-        return None if excess_seconds < least_seconds and self.own_time_holds_waits else excess_seconds
+        least_seconds = SELF_TIME_SHARE_RATIO * growth[1] * self.median_step_ns / NS_PER_SECOND
+        return None if excess_seconds < least_seconds and self.self_time_holds_waits else excess_seconds
 
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+    def grown_self_time_seconds(self, host: str, onset_ns: int) -> float:
         """Return how much a host's excess compute time per step has grown since ``onset_ns``, beyond all other hosts.
 
         Returns:
             Seconds per step; 0 = it has not grown, or that is unknown.
         """
-        return self.steps.grown_excess_seconds(host, onset_ns)
+        return self.steps.grown_self_time_seconds(host, onset_ns)
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:
         """Return host -> kind of witness, for hosts whose own steps show a delay since ``onset_ns``.
@@ -75,7 +75,7 @@ class JobPace:
         return {} if line is None else dict.fromkeys(self.peers.host_work.below(line), WitnessKind.PEERS_WAIT)
 
     @property
-    def own_time_holds_waits(self) -> bool:
+    def self_time_holds_waits(self) -> bool:
         """Whether all ranks' self time has grown while the machines do less work per second.
 
         Self time then contains waiting. Ranks that only have more to compute do as much work per second as before, for
@@ -115,9 +115,9 @@ class JobPace:
         return self.peers.work.goes_on
 
     @property
-    def other_work_since_ns(self) -> int:
+    def non_training_since_ns(self) -> int:
         """Since when the machines compute as much as usual but communicate much less, 0 = they do not, or unknown."""
-        return self.peers.work.other_work_since_ns
+        return self.peers.work.non_training_since_ns
 
     @property
     def stalled_since_ns(self) -> int:

@@ -39,7 +39,7 @@ _MS = NS_PER_SECOND // 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What became of one run.
 
     Attributes:
@@ -196,7 +196,7 @@ def _strike(job: FakeJob, fault: str) -> None:
         job.kill(BAD_RANK)
 
 
-def play(seed: int, fault: str = "", *, own_only: bool = False, seconds: int = 75) -> Told:
+def play(seed: int, fault: str = "", *, own_only: bool = False, seconds: int = 75) -> Reported:
     """Run one job with one liar.
 
     Args:
@@ -219,7 +219,7 @@ def play(seed: int, fault: str = "", *, own_only: bool = False, seconds: int = 7
     return _reported(verdicts, job.ranks[liar_rank].host, f"n{BAD_RANK:02d}" if fault else "", job.shape.start_ns)
 
 
-def _reported(verdicts: list[Verdict], liar: str, bad: str, start_ns: int) -> Told:
+def _reported(verdicts: list[Verdict], liar: str, bad: str, start_ns: int) -> Reported:
     last = {verdict.verdict_id: verdict for verdict in verdicts}
     onset_ns = start_ns + _ONSET_SECONDS * NS_PER_SECOND
     holds = [v for v in last.values() if v.state is not VerdictState.CANCELLED and v.detected_ns >= onset_ns]
@@ -232,4 +232,4 @@ def _reported(verdicts: list[Verdict], liar: str, bad: str, start_ns: int) -> To
         for v in verdicts
     )
     guilty = {liar, bad}
-    return Told([bad] in named, frozenset(hard - guilty), frozenset(accused - guilty), lines)
+    return Reported([bad] in named, frozenset(hard - guilty), frozenset(accused - guilty), lines)

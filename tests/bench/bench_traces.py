@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tests.bench.trace_cases import DETECTORS, Told, ablation, cases, normal_data, told_of
+from tests.bench.trace_cases import DETECTORS, Reported, ablation, cases, normal_data, told_of
 from tocsin.models.bilstm_ocnn import OcnnModel, read_model
 from tocsin.models.training.bilstm_ocnn_training import OcnnTraining, train
 from tocsin.pipeline.detect.traces.windows import PHASE_VOCABULARY
@@ -44,9 +44,9 @@ def model_of() -> OcnnModel:
     return model
 
 
-def table(reported: list[Told]) -> None:
+def table(reported: list[Reported]) -> None:
     """Print recall by kind, then what was said of healthy machines."""
-    by_kind: dict[str, list[Told]] = defaultdict(list)
+    by_kind: dict[str, list[Reported]] = defaultdict(list)
     for one in reported:
         by_kind[one.kind].append(one)
     print(f"{'kind':24} cases" + "".join(f"  {name:>8} found, median s, wrong" for name in DETECTORS))

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench.quiet_jobs import BANDS, QuietJob, Told, hear, quiet_jobs
+from tests.bench.quiet_jobs import BANDS, QuietJob, Reported, hear, quiet_jobs
 from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 
 _HEAD = (
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     jobs = quiet_jobs(args.machine_days, args.first_seed)
     known = _read(args.keep)
-    begin, told_now = time.perf_counter(), Told()
+    begin, told_now = time.perf_counter(), Reported()
     for job, reported in _play([job for job in jobs if job.seed not in known], args):
         known[job.seed] = reported
         told_now.add(reported)
@@ -77,16 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(reported.page_count or reported.eviction_count for reported in known.values()))
 
 
-def _read(path: Path | None) -> dict[int, Told]:
+def _read(path: Path | None) -> dict[int, Reported]:
     known = {}
     for line in path.read_text().splitlines() if path is not None and path.is_file() else ():
         fields = json.loads(line)
         seed = fields.pop("seed")
-        known[seed] = Told(**fields)
+        known[seed] = Reported(**fields)
     return known
 
 
-def _play(jobs: Sequence[QuietJob], args: argparse.Namespace) -> Iterator[tuple[QuietJob, Told]]:
+def _play(jobs: Sequence[QuietJob], args: argparse.Namespace) -> Iterator[tuple[QuietJob, Reported]]:
     """Large jobs and small ones in turn, so that a run that is cut short has seen all sizes."""
     deadline = time.time() + 60 * args.minutes
     mixed = sorted(jobs, key=lambda job: job.seed)
@@ -98,7 +98,7 @@ def _play(jobs: Sequence[QuietJob], args: argparse.Namespace) -> Iterator[tuple[
                 yield job, reported
 
 
-def _one(task: tuple[QuietJob, str, float]) -> tuple[QuietJob, Told | None]:
+def _one(task: tuple[QuietJob, str, float]) -> tuple[QuietJob, Reported | None]:
     job, ranges, deadline = task
     if time.time() > deadline:
         return job, None
@@ -106,9 +106,9 @@ def _one(task: tuple[QuietJob, str, float]) -> tuple[QuietJob, Told | None]:
     return job, hear(job, "fit" if ranges == "fit" else "held")
 
 
-def report(heard: Sequence[tuple[QuietJob, Told]]) -> str:
+def report(heard: Sequence[tuple[QuietJob, Reported]]) -> str:
     """The table: by size of job, then by detector, reason and cause."""
-    total = Told()
+    total = Reported()
     for _, reported in heard:
         total.add(reported)
     lines = [
@@ -130,8 +130,8 @@ def report(heard: Sequence[tuple[QuietJob, Told]]) -> str:
     return "\n".join(lines)
 
 
-def _row(name: str, chosen: Sequence[Told]) -> str:
-    total = Told()
+def _row(name: str, chosen: Sequence[Reported]) -> str:
+    total = Reported()
     for reported in chosen:
         total.add(reported)
     bound = upper_bound(total.page_count) / total.machine_days if total.machine_days else math.nan

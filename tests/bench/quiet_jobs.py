@@ -167,7 +167,7 @@ def names_somebody(lines: Sequence[Verdict]) -> bool:
 
 
 @dataclass(slots=True)
-class Told:
+class Reported:
     """What was said of one job (or of many).
 
     Attributes:
@@ -188,7 +188,7 @@ class Told:
     found: list[dict[str, Any]] = field(default_factory=list)
     cpu_seconds: float = 0.0
 
-    def add(self, other: Told) -> None:
+    def add(self, other: Reported) -> None:
         """Take another's figures too."""
         self.machine_days += other.machine_days
         self.verdict_count += other.verdict_count
@@ -199,7 +199,7 @@ class Told:
         self.cpu_seconds += other.cpu_seconds
 
 
-def tell(lines: Iterable[Verdict], machine_days: float, about: dict[str, Any]) -> Told:
+def tell(lines: Iterable[Verdict], machine_days: float, about: dict[str, Any]) -> Reported:
     """Count one job's verdict lines.
 
     Args:
@@ -207,7 +207,7 @@ def tell(lines: Iterable[Verdict], machine_days: float, about: dict[str, Any]) -
         machine_days: of the job.
         about: what the table says of where they come from.
     """
-    reported = Told(machine_days)
+    reported = Reported(machine_days)
     by_id: dict[str, list[Verdict]] = {}
     for line in lines:
         by_id.setdefault(line.verdict_id, []).append(line)
@@ -255,7 +255,7 @@ def listen(cases: Sequence[Case], config: JobConfig | None = None) -> Iterator[V
             yield from pipeline.on_new_attempt(case.end_ns + _REST_SECONDS * NS_PER_SECOND)
 
 
-def hear(job: QuietJob, ranges: Half) -> Told:
+def hear(job: QuietJob, ranges: Half) -> Reported:
     """Play one job and count what is said of it."""
     begin = time.process_time()
     cases = attempts_of(job, ranges)

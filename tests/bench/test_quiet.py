@@ -14,7 +14,7 @@ import pytest
 from tests.bench import quiet
 from tests.bench.quiet_jobs import (
     QuietJob,
-    Told,
+    Reported,
     attempts_of,
     evicts,
     listen,
@@ -213,9 +213,9 @@ def test_the_upper_bound_is_poissons(count: int, wanted: float) -> None:
     assert quiet.upper_bound(count) == pytest.approx(wanted, abs=1e-3)
 
 
-def _kept(path: Path, reported: Told) -> None:
+def _kept(path: Path, reported: Reported) -> None:
     jobs = quiet_jobs(0.5, 9)
-    lines = [json.dumps({"seed": job.seed, **asdict(reported if job is jobs[0] else Told(1.0))}) for job in jobs]
+    lines = [json.dumps({"seed": job.seed, **asdict(reported if job is jobs[0] else Reported(1.0))}) for job in jobs]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -230,6 +230,6 @@ def test_a_page_makes_the_run_fail_and_stands_in_the_table(tmp_path: Path, capsy
     assert "verdicts that propose an eviction: 1" in reported
     assert "by detector: peers 1" in reported
 
-    _kept(kept, Told(1.0))
+    _kept(kept, Reported(1.0))
     assert quiet.main(arguments) == 0
     assert "verdicts that page: 0" in capsys.readouterr().out

@@ -94,7 +94,7 @@ def ablation(seed: int, count: int) -> Ablation:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What the detectors said of one case.
 
     Attributes:
@@ -112,7 +112,7 @@ class Told:
     machine_days: float
 
 
-def told_of(case: Case, model: OcnnModel | None) -> Told:
+def told_of(case: Case, model: OcnnModel | None) -> Reported:
     """Play a case and compare with its truth."""
     graph = JobGraph()
     detector = TraceDetector(TracesConfig(), graph, {} if model is None else {"phases": model})
@@ -132,4 +132,4 @@ def told_of(case: Case, model: OcnnModel | None) -> Told:
         wrong[name] = len({a.component.name for a in said if a.detector == name and a.component.name not in guilty})
     days = (case.end_ns - case.shape.start_ns) / NS_PER_SECOND / 86_400 * len(case.shape.host_names)
     kind = faults[0]["cause"] if faults else HEALTHY
-    return Told(kind, frozenset(delays), wrong, delays, days)
+    return Reported(kind, frozenset(delays), wrong, delays, days)

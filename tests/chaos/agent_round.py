@@ -15,9 +15,9 @@ from kafka import TopicPartition
 from tests.chaos.agent_host import SENDING, Order, write_records
 from tests.chaos.engine import Distributed
 from tests.chaos.outcome import outcome, read_tables
-from tests.chaos.plays import Pace, Play, as_job, play_together
+from tests.chaos.plays import Play, PlayPace, as_job, play_together
 from tests.chaos.recordings import simulated
-from tests.chaos.rounds import SETTLE_SECONDS, Told
+from tests.chaos.rounds import SETTLE_SECONDS, Reported
 from tests.chaos.tables import write_embedded
 from tests.conftest import ROOT
 from tocsin.cli.cluster.process import Child, Program
@@ -105,7 +105,7 @@ class Agent:
             return
 
 
-def run_agent_round(config: AgentConfig, distributed: Distributed, prefix: str) -> Told:
+def run_agent_round(config: AgentConfig, distributed: Distributed, prefix: str) -> Reported:
     """Play all hosts but one, whose agent is killed; compare with what the topics hold at last."""
     recording = as_job(simulated(KIND, SEED, HOSTS_COUNT, config.stream_seconds), f"{prefix}-job")
     play, folder = Play(f"{KIND}, an agent killed", recording, ReplayConfig()), distributed.folder / prefix
@@ -120,10 +120,10 @@ def run_agent_round(config: AgentConfig, distributed: Distributed, prefix: str) 
         agent.start()
         crashes = threading.Thread(target=_crash, args=(config, distributed), daemon=True)
         crashes.start()
-        play_together([play], chain.settings, prefix, Pace(config.speed).on_second, lambda one: one.host != host)
+        play_together([play], chain.settings, prefix, PlayPace(config.speed).on_second, lambda one: one.host != host)
         agent.join()
         crashes.join()
-        reported = Told([], Counter({AGENT: agent.kill_count}))
+        reported = Reported([], Counter({AGENT: agent.kill_count}))
         reported.problems += [agent.error] if agent.error else []
         if not chain.wait_settled(SETTLE_SECONDS):
             reported.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")

@@ -20,7 +20,7 @@ from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
 from tests.chaos.engine import servers
 from tests.chaos.live_round import LiveConfig, run_live_round
 from tests.chaos.outcome import table_text
-from tests.chaos.rounds import RoundConfig, Told, run_round
+from tests.chaos.rounds import Reported, RoundConfig, run_round
 from tests.chaos.up import COMPONENTS
 
 ALL = (*COMPONENTS, AGENT)
@@ -63,7 +63,7 @@ class Tally:
         if path is not None:
             path.write_text(json.dumps(vars(self), indent=1) + "\n")
 
-    def add(self, reported: Told, seed: str) -> None:
+    def add(self, reported: Reported, seed: str) -> None:
         """Count a round."""
         self.seeds.append(seed)
         self.kills += reported.counts
@@ -132,17 +132,17 @@ def _embedded(args: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: bool) -> Told:
+def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: bool) -> Reported:
     config = RoundConfig(seed, is_exactly_once, kills_each_count=args.kills_each_round, stream_seconds=args.seconds)
     return run_round(config, folder)
 
 
-def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Told:
+def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Reported:
     with servers(folder) as distributed:
         return run_agent_round(AgentConfig(seed, is_exactly_once, crashes_count=2), distributed, "chaos")
 
 
-def _print(reported: Told, seconds: float, folder: Path, *, is_kept: bool) -> None:
+def _print(reported: Reported, seconds: float, folder: Path, *, is_kept: bool) -> None:
     print(table_text(reported.outcomes))
     for problem in reported.problems:
         print(f"  {problem}")

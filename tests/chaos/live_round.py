@@ -52,7 +52,7 @@ class LiveConfig:
 
 
 @dataclass
-class LiveTold:
+class LiveReported:
     """What came of a round.
 
     Attributes:
@@ -178,13 +178,13 @@ class Follower:
         self._thread.join(5.0)
 
 
-def run_live_round(config: LiveConfig, folder: Path) -> LiveTold:
+def run_live_round(config: LiveConfig, folder: Path) -> LiveReported:
     """Play, kill, compare."""
     faults = faults_of(config)
     moments = kills_of(config, faults)
     engine = Engine(folder)
     agents = Agents(folder, engine.address)
-    reported = LiveTold(kills_count=len(moments))
+    reported = LiveReported(kills_count=len(moments))
     reported.near_count = sum(any(abs(at - one.onset_seconds) <= 2.0 for one in faults) for at in moments)
     try:
         engine.start()
@@ -232,7 +232,7 @@ def undisturbed(folder: Path, last_ns: int) -> list[Verdict]:
     return verdicts
 
 
-def _compare(reported: LiveTold, engine: Engine, follower: Follower, wanted: list[Verdict], last_ns: int) -> None:
+def _compare(reported: LiveReported, engine: Engine, follower: Follower, wanted: list[Verdict], last_ns: int) -> None:
     reported.restart_seconds = max(((back - gone) / NS_PER_SECOND for gone, back in engine.absences), default=0.0)
     lines = [line for _, line in follower.lines if line["detected_ns"] <= last_ns]
     names = Counter((line["id"], line["update"]) for line in lines)

@@ -79,7 +79,7 @@ def merged(plays: Sequence[Play]) -> Iterator[tuple[int, list[JobRecord]]]:
         tick_ns += NS_PER_SECOND
 
 
-class Pace:
+class PlayPace:
     """Holds up a player so that it plays at a speed."""
 
     def __init__(self, speed: float) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.chaos.kills import Reaper, schedule
 from tests.chaos.outcome import Outcome, embedded, outcome, read_tables
-from tests.chaos.plays import Pace, Play, as_job, play_together
+from tests.chaos.plays import Play, PlayPace, as_job, play_together
 from tests.chaos.recordings import several_faults
 from tests.chaos.settle import Chain
 from tests.chaos.up import JOB, cluster_up
@@ -50,7 +50,7 @@ class RoundConfig:
 
 
 @dataclass
-class Told:
+class Reported:
     """What came of a round."""
 
     outcomes: list[Outcome]
@@ -74,7 +74,7 @@ def plays_of(config: RoundConfig) -> list[Play]:
     return plays
 
 
-def run_round(config: RoundConfig, folder: Path) -> Told:
+def run_round(config: RoundConfig, folder: Path) -> Reported:
     """Play, kill, wait until all is judged, compare."""
     plays, data = plays_of(config), folder / "data"
     said = embedded(plays, data)
@@ -84,11 +84,11 @@ def run_round(config: RoundConfig, folder: Path) -> Told:
         reaper = Reaper(cluster, schedule(config.seed, config.kills_each_count, config.gap_seconds))
         reaper.start()
         settings = kafka_settings(cluster.state.addresses["kafka"])
-        play_together(plays, settings, PREFIX, Pace(SPEED).on_second)
+        play_together(plays, settings, PREFIX, PlayPace(SPEED).on_second)
         reaper.join()
         cluster.check()
         chain = Chain(settings, PREFIX, cluster.rest, JOB, f"{PREFIX}.flink")
-        reported = Told([], reaper.counts, reaper.recovery_seconds, [reaper.error] if reaper.error else [])
+        reported = Reported([], reaper.counts, reaper.recovery_seconds, [reaper.error] if reaper.error else [])
         if not chain.wait_settled(SETTLE_SECONDS):
             reported.problems.append(f"not settled within {SETTLE_SECONDS:.0f} s")
         lines = chain.lines()

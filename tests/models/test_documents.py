@@ -140,7 +140,7 @@ def test_what_stands_here_is_what_the_detectors_have() -> None:
     """The bounds of each number hold the detector's own value, and its name is one of its settings."""
     peers, steps = PeersConfig(), StepsConfig()
     own = {
-        "peers": {"comparison": peers.peers, "working": peers.sums, "standing": peers.standing, "lines": peers},
+        "peers": {"comparison": peers.peers, "working": peers.sums, "standing": peers.stalled, "lines": peers},
         "steps": {"slow": steps.slow, "lines": steps},
     }
     assert METRIC_SLICE_NS == BOUNDARY_NS

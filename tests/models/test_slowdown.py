@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tocsin.models.pace import (
     Slowdown,
     find_slowdown,
-    grew_in_own_time,
+    grew_in_self_time,
     is_uneven,
     means_of_spans,
     most_growth_seconds,
@@ -366,7 +366,7 @@ class TestOfOwn:
         history = np.concatenate([np.tile(usual, (before, 1)), np.tile(grown, (after, 1))])
         history *= 1 + 0.005 * np.random.default_rng(3).standard_normal((before + after, 1))
         _, ends_ns = steps(*history[:, 0])
-        return grew_in_own_time(history, ends_ns, int(ends_ns[before - 1]))
+        return grew_in_self_time(history, ends_ns, int(ends_ns[before - 1]))
 
     @pytest.mark.parametrize(
         ("growth", "own"),
@@ -381,11 +381,11 @@ class TestOfOwn:
         assert not self._grew(0.0, 0.2, 0.0, before=4)
         assert not self._grew(0.0, 0.2, 0.0, after=2)
         assert not self._grew(0.0, -0.2, 0.0)
-        assert not grew_in_own_time(np.empty((0, 4)), np.empty(0, np.int64), 5)
+        assert not grew_in_self_time(np.empty((0, 4)), np.empty(0, np.int64), 5)
 
     def test_where_nobody_measures_phases_nothing_is_told(self) -> None:
         history = np.tile([1.0, 0.0, math.nan, math.nan], (30, 1))
         history[20:, 0] = 1.3
         _, ends_ns = steps(*history[:, 0])
 
-        assert not grew_in_own_time(history, ends_ns, int(ends_ns[19]))
+        assert not grew_in_self_time(history, ends_ns, int(ends_ns[19]))

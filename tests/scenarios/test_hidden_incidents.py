@@ -86,7 +86,7 @@ class TestDeathAfterLostNumbers:
 def _exit(job: FakeJob, rank: int, signal: int = 0, code: int = 1, words: str = "") -> None:
     job.event(rank, events.EXIT, Severity.ERROR, code=code, signal=signal, stderr_tail=words)
     job.ranks[rank].exited = True
-    job.standing = True
+    job.stalled = True
 
 
 def _all_exit(job: FakeJob, first: int, words: str = "", victims_signal: int = 0) -> None:

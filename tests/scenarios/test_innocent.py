@@ -43,7 +43,7 @@ def _exit(job: FakeJob, rank: int, code: int = 0, signal: int = 0) -> Callable[[
     def ends() -> None:
         job.event(rank, events.EXIT, code=code, signal=signal, stderr_tail="")
         job.ranks[rank].exited = True
-        job.standing = True
+        job.stalled = True
 
     return ends
 
@@ -211,7 +211,7 @@ class TestBlindness:
         scenario, job = _scenario()
 
         def down() -> None:
-            job.standing = True
+            job.stalled = True
             for rank in job.ranks:
                 rank.frozen = True
                 job.event(

@@ -32,7 +32,7 @@ def _say_again(job: FakeJob, rank: int, seconds_ago: int) -> None:
 
 def _die_unheard(job: FakeJob, rank: int) -> None:
     job.ranks[rank].exited = True
-    job.standing = True
+    job.stalled = True
 
 
 class TestStop:
@@ -97,7 +97,7 @@ class TestStop:
             for rank in range(8):
                 job.event(rank, events.EXIT, code=1, signal=0, stderr_tail=EXCEPTION)
                 job.ranks[rank].exited = True
-            job.standing = True
+            job.stalled = True
 
         scenario.at(20).inject(everybody)
         scenario.want(between(20, 23), fault="fail_stop", suspects=[], reason="program_error_everywhere")
@@ -110,7 +110,7 @@ class TestStop:
             for rank in range(8):
                 job.event(rank, events.EXIT, code=0, signal=15, stderr_tail="")
                 job.ranks[rank].exited = True
-            job.standing = True
+            job.stalled = True
 
         scenario.at(20).inject(cancel)
         scenario.want_nothing(60)

@@ -89,7 +89,7 @@ def work_row(shares: Mapping[str, float]) -> tuple[list[float], bool]:
     return [shares.get(name, np.nan) for name in FALLBACK_WORK] + [np.nan] * (len(WORK) - len(FALLBACK_WORK)), False
 
 
-def is_other_work(shares: Mapping[str, float]) -> bool:
+def is_non_training_phase(shares: Mapping[str, float]) -> bool:
     """Return whether the machines compute as usual but move much less; False if either is unknown."""
     compute, traffic = (
         [shares[name] for name in names if np.isfinite(shares.get(name, np.nan))] for names in (_COMPUTE, _TRAFFIC)
@@ -111,7 +111,7 @@ class WorkTracker:
         """Start of the first of the current windows without work; 0 if the machines work."""
         self._burst_since_ns = 0
         """Start of the current PCIe burst; 0 if there is none."""
-        self.other_work_since_ns = 0
+        self.non_training_since_ns = 0
         """Time in nanoseconds since when machines compute as usual and move much less; 0 if they do not."""
         self.resting_since_ns = 0
         """Time in nanoseconds since when GPUs draw much less power than usual in every window; 0 if they do not."""
@@ -182,7 +182,7 @@ class WorkTracker:
             return False
         before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))
         start_ns, end_ns = span_ns
-        self.other_work_since_ns = (self.other_work_since_ns or start_ns) if is_other_work(shares) else 0
+        self.non_training_since_ns = (self.non_training_since_ns or start_ns) if is_non_training_phase(shares) else 0
         if not announced:
             self._factors.append([float(start_ns), float(end_ns), *row])
             del self._factors[:-_KEPT_FACTORS]
@@ -268,7 +268,7 @@ class WorkTracker:
             "standing_since_ns": self.stalled_since_ns,
             "standing_known_ns": self.stalled_known_ns,
             "longest_standing_ns": self.longest_stall_ns,
-            "other_work_since_ns": self.other_work_since_ns,
+            "other_work_since_ns": self.non_training_since_ns,
             "resting_since_ns": self.resting_since_ns,
         }
 
@@ -279,4 +279,4 @@ class WorkTracker:
         self._shows_work, self._burst_since_ns = state["shows_work"], state["burst_since_ns"]
         self.stalled_since_ns, self.stalled_known_ns = state["standing_since_ns"], state["standing_known_ns"]
         self.longest_stall_ns = state["longest_standing_ns"]
-        self.other_work_since_ns, self.resting_since_ns = state["other_work_since_ns"], state["resting_since_ns"]
+        self.non_training_since_ns, self.resting_since_ns = state["other_work_since_ns"], state["resting_since_ns"]

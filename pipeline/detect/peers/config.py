@@ -23,7 +23,7 @@ class PeersConfig:
         peers: how machines are compared.
         sums: how evidence adds up while the job works.
         work: when the job works.
-        standing: how evidence adds up while the job stands. It does not decay: the peers' processes end after a
+        stalled: how evidence adds up while the job stands. It does not decay: the peers' processes end after a
             while, and then all machines look alike.
         patience: how means of half a minute are compared and add up.
         exits: whose processes ended first.
@@ -40,7 +40,7 @@ class PeersConfig:
     peers: PeerConfig = field(default_factory=PeerConfig)
     sums: SumConfig = field(default_factory=SumConfig)
     work: WorkConfig = field(default_factory=WorkConfig)
-    standing: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
+    stalled: SumConfig = field(default_factory=lambda: SumConfig(decays=False))
     patience: HalfMinuteConfig = field(default_factory=HalfMinuteConfig)
     exits: ExitsConfig = field(default_factory=ExitsConfig)
     begin: BeginConfig = field(default_factory=BeginConfig)

@@ -86,7 +86,7 @@ class PeerDetector:
             self._own,
             peers=with_numbers(self._own.peers, model, "comparison"),
             sums=with_numbers(self._own.sums, model, "working"),
-            standing=with_numbers(self._own.standing, model, "standing"),
+            stalled=with_numbers(self._own.stalled, model, "standing"),
         )
         self._config = with_numbers(own, model, "lines")
         self._peers = self._config.peers
@@ -181,11 +181,11 @@ class PeerDetector:
             self._add_idle(window, began=not was_idle)
         else:
             self._add_working(window, jumped=jumped)
-        standing: Sequence[Anomaly] = ()
+        stalled: Sequence[Anomaly] = ()
         if self.work.stalled_since_ns:
-            standing = self._standstill.anomalies(window, self._working.early_dips(window))
+            stalled = self._standstill.anomalies(window, self._working.early_dips(window))
         congested = self._congested_switches(window)
-        return [*self._working.anomalies(window), *standing, *self._ended_first(window), *congested]
+        return [*self._working.anomalies(window), *stalled, *self._ended_first(window), *congested]
 
     def _compared(self, data: Slice, slice_means: SliceMeans) -> JudgedWindow:
         """Compare one window; what was learned of hosts that got other work is forgotten first."""

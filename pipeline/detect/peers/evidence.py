@@ -146,34 +146,34 @@ class StandstillEvidence:
 
     def start_sums(self, config: PeersConfig, own: PeersConfig, metric_count: int) -> None:
         """Forget hosts and sums, as other metrics are compared from now on; who fell first stays."""
-        self._standing = Cusum(config.standing, metric_count)
+        self._stalled = Cusum(config.stalled, metric_count)
         self._outlier = Cusum(STANDSTILL_OUTLIER_SUMS, metric_count)
         self.configure(config, own)
 
     def configure(self, config: PeersConfig, own: PeersConfig) -> None:
         """Add up by other settings from now on; the evidence stays."""
         self._config = config
-        self._standing.configure(config.standing)
-        self._outlier.configure(as_asked(STANDSTILL_OUTLIER_SUMS, config.standing, own.standing))
+        self._stalled.configure(config.stalled)
+        self._outlier.configure(as_asked(STANDSTILL_OUTLIER_SUMS, config.stalled, own.stalled))
 
     def grow(self, rows: Sequence[int], host_count: int) -> None:
         """Move host i to ``rows[i]`` of ``host_count`` rows."""
-        self._standing.grow(rows, host_count)
+        self._stalled.grow(rows, host_count)
         self._outlier.grow(rows, host_count)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep the hosts of these rows alone."""
-        self._standing.keep(rows)
+        self._stalled.keep(rows)
         self._outlier.keep(rows)
 
     def forget(self, rows: Sequence[int]) -> None:
         """Forget the sums of these hosts (rows)."""
-        self._standing.forget(rows)
+        self._stalled.forget(rows)
         self._outlier.forget(rows)
 
     def clear(self) -> None:
         """Forget all evidence, as the job works again."""
-        self._standing.clear()
+        self._stalled.clear()
         self._outlier.clear()
         self._first = None
 
@@ -190,7 +190,7 @@ class StandstillEvidence:
         if began:
             self._first = self._fallen_first(window, sigmas)
         if is_stalled:
-            self._standing.add(sigmas, data.start_ns, data.end_ns)
+            self._stalled.add(sigmas, data.start_ns, data.end_ns)
             self._outlier.add(self._outlier_sigmas(window), data.start_ns, data.end_ns)
 
     def _fallen_first(self, window: JudgedWindow, sigmas: FloatArray) -> Anomaly | None:
@@ -198,7 +198,7 @@ class StandstillEvidence:
 
         A sum over this window alone reaches half of an alarm. None if no host differs so, or several do.
         """
-        falling = Cusum(self._config.standing, len(window.known.metrics), window.known.host_count)
+        falling = Cusum(self._config.stalled, len(window.known.metrics), window.known.host_count)
         falling.add(sigmas, window.data.start_ns, window.data.end_ns)
         rows = falling.early_dips(_EARLY_DIP_RATIO, 1)
         return window.anomaly(rows[0], falling) if len(rows) == 1 else None
@@ -217,7 +217,7 @@ class StandstillEvidence:
         """
         hosts = window.builder.hosts
         held = {hosts[row] for row in np.flatnonzero(holds_memory(window.seen, window.known))}
-        standing = [window.anomaly(row, self._standing) for row in self._standing.alarms()]
+        stalled = [window.anomaly(row, self._stalled) for row in self._stalled.alarms()]
         early_dips = list(dips)
         if self._first is not None and all(anomaly.component != self._first.component for anomaly in early_dips):
             early_dips.append(self._first)
@@ -225,20 +225,20 @@ class StandstillEvidence:
         outliers = [as_outliers.anomaly(row, self._outlier) for row in self._outlier.alarms()]
         return [
             replace(anomaly, detail={**anomaly.detail, name: True, "holds_memory": anomaly.component.name in held})
-            for name, anomalies in (("standing", standing), ("leaning", early_dips), ("odd", outliers))
+            for name, anomalies in (("standing", stalled), ("leaning", early_dips), ("odd", outliers))
             for anomaly in anomalies
         ]
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-able values, to be put among others."""
         return {
-            "standing": self._standing.to_state(),
+            "standing": self._stalled.to_state(),
             "odd": self._outlier.to_state(),
             "first": None if self._first is None else asdict(self._first),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state by the values of ``to_state``, other ones among them ignored."""
-        self._standing.load_state(state["standing"])
+        self._stalled.load_state(state["standing"])
         self._outlier.load_state(state["odd"])
         self._first = None if state["first"] is None else anomaly_from(state["first"])

@@ -95,7 +95,7 @@ class StepDetector:
                 return 1.0 / max(duration_seconds, 1e-3)
         return 0.0
 
-    def own_excess_seconds(self, host: str) -> float | None:
+    def self_time_excess_seconds(self, host: str) -> float | None:
         """Return how much longer than its peers a host's slowest rank computes of late, beyond noise.
 
         The result is None where it was not measured. That includes a host without an excess of which only some ranks
@@ -118,7 +118,7 @@ class StepDetector:
             return None
         return max(0.0, excess)
 
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:
+    def grown_self_time_seconds(self, host: str, onset_ns: int) -> float:
         """Return by how much the excess of a host's slowest rank over its peers has grown since an onset.
 
         The growth is measured over a dozen steps since then. It is 0 where it does not stand out among all hosts, and

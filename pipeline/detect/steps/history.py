@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tocsin.models.job_change import JobChange, find_job_change, usual_row
-from tocsin.models.pace import Slowdown, find_slowdown, grew_in_own_time, most_growth_seconds
+from tocsin.models.pace import Slowdown, find_slowdown, grew_in_self_time, most_growth_seconds
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.job_baseline import JobBaseline
 from tocsin.pipeline.detect.steps.rows import FloatArray, StepRows
@@ -82,7 +82,7 @@ class StepHistory:
         history = np.array(self._rows[:count], float).reshape(count, _COLUMNS)
         ends_ns = np.array(self._ends_ns[:count], np.int64)
         found = find_slowdown(history[:, 0], ends_ns, onset_ns, now_ns)
-        return found and replace(found, is_of_own=grew_in_own_time(history, ends_ns, onset_ns))
+        return found and replace(found, is_of_own=grew_in_self_time(history, ends_ns, onset_ns))
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """Return by how much the job's steps may at most be longer since an onset, None = too few steps.

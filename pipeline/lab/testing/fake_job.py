@@ -79,7 +79,7 @@ class FakeJob:
         """(rank, step, phase) -> factor of the healthy time, for different data or a longer stage."""
         self.extra_seconds: Callable[[int, int], float] = lambda _rank, _step: 0.0
         """(rank, step) -> extra seconds of the rank's own time in the forward pass, for a pause of the program."""
-        self.standing = False
+        self.stalled = False
         self.skipped: dict[int, str] = {}
         self._seq: dict[str, int] = dict.fromkeys((g.comm_id for g in self.groups), 0)
         self._random = random.Random(shape.seed)
@@ -124,19 +124,19 @@ class FakeJob:
         """End a rank's process and send its exit event."""
         self.event(rank, events.EXIT, Severity.ERROR, code=code, signal=signal, stderr_tail=stderr)
         self.ranks[rank].exited = True
-        self.standing = True
+        self.stalled = True
 
     def freeze(self, rank: int, *, seen: bool = True) -> None:
         """Stop a rank's process, so that its peers wait; its agent reports the stop when ``seen``."""
         self.ranks[rank].frozen = True
-        self.standing = True
+        self.stalled = True
         if seen:
             self.event(rank, events.STOPPED, Severity.WARNING, pid=FIRST_PID + rank, edge="begin", seconds=0.5)
 
     def thaw(self, rank: int) -> None:
         """Continue a stopped process."""
         self.ranks[rank].frozen = False
-        self.standing = False
+        self.stalled = False
         self.event(rank, events.STOPPED, pid=FIRST_PID + rank, edge="end", seconds=1.0)
         for other in self.ranks:
             other.waits_in = None
@@ -145,7 +145,7 @@ class FakeJob:
     def skip_collective(self, rank: int) -> None:
         """Let a rank skip its ``tp`` all-reduce, so that it waits in ``dp`` and its pair in ``tp``."""
         self.skipped[rank] = "tp"
-        self.standing = True
+        self.stalled = True
 
     def nan(self, rank: int) -> None:
         """Make a rank's loss NaN, and those of all others one step later."""
@@ -164,7 +164,7 @@ class FakeJob:
         """Take away a rank's machine with its agent; the rank's peers wait."""
         self.ranks[rank].agent_alive = False
         self.ranks[rank].frozen = True
-        self.standing = True
+        self.stalled = True
 
     def pause(self, seconds: float, phase: str = "checkpoint") -> None:
         """Put all ranks into a phase without steps; ``phase`` is announced, "" = unannounced."""
@@ -175,7 +175,7 @@ class FakeJob:
 
     def end(self) -> None:
         """End the job in order: each rank says goodbye and exits with code 0."""
-        self.standing = True
+        self.stalled = True
         for rank in self.ranks:
             self.event(rank.rank, events.BYE)
             self.event(rank.rank, events.EXIT, code=0, signal=0, stderr_tail="")
@@ -190,7 +190,7 @@ class FakeJob:
             self._announce()
         self._run_steps(end_ns)
         self.now_ns = end_ns
-        if self.standing and self._paused_until_ns <= end_ns:
+        if self.stalled and self._paused_until_ns <= end_ns:
             self._wait()
         self._end_pause(end_ns)
         for rank in self.ranks:
@@ -218,7 +218,7 @@ class FakeJob:
 
     def _run_steps(self, end_ns: int) -> None:
         """Run all steps that end by this time."""
-        while not self.standing:
+        while not self.stalled:
             begin_ns = max(self._step_end_ns, self._paused_until_ns)
             done_ns = self._one_step(begin_ns, end_ns)
             if done_ns is None:

@@ -114,7 +114,7 @@ class MetricsJob(FakeJob):
         self._ticks: list[FloatArray] = []
         self._tick_ends_ns: list[int] = []
         self._lasted_seconds = self._usual_seconds = 0.0
-        self._other_work = np.zeros(0)
+        self._non_training_shares = np.zeros(0)
         """Share of each level during ``work_otherwise``; empty otherwise."""
 
     # -- faults --------------------------------------------------------------------
@@ -125,7 +125,7 @@ class MetricsJob(FakeJob):
 
     def work_otherwise(self, seconds: float, shares: Mapping[str, float]) -> None:
         """Steps stop for so long, unannounced, and the machines do something else (metrics not named: as ever)."""
-        self._other_work = np.array([shares.get(name, 1.0) for name in self.metric_names])
+        self._non_training_shares = np.array([shares.get(name, 1.0) for name in self.metric_names])
         self.pause(seconds, "")
 
     def raise_by(self, rank: int, metric: str, amount: float, gpu: int | None = None) -> None:
@@ -182,11 +182,11 @@ class MetricsJob(FakeJob):
     def _shares(self, rank: int, *, paused: bool) -> FloatArray:
         """Return each metric's share of its level on one rank's machine now."""
         held = self.ranks[rank].frozen or self.ranks[rank].exited
-        if paused and self._other_work.size:
-            return self._other_work
+        if paused and self._non_training_shares.size:
+            return self._non_training_shares
         if paused or held:
             return np.array([1.0 if name in _STEADY else _REST_SHARES.get(name, 0.0) for name in self.metric_names])
-        if self.standing:
+        if self.stalled:
             return np.array([1.0 if name in _STEADY else _SPIN_SHARES.get(name, 0.0) for name in self.metric_names])
         # Longer steps: less work per second; the rest of the time kernels spin.
         work = min(1.0, self._usual_seconds / self._lasted_seconds) if self._lasted_seconds else 1.0

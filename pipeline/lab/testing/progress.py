@@ -28,16 +28,16 @@ class FakeProgress:
         slower_since_ns: when the job became slower. Spans that lie mostly before are answered with ``AS_EVER``.
         median_step_ns: the job's step time, 0: not known.
         growth_seconds: answer to ``most_growth_seconds``; None: too few steps tell.
-        own_excess: host -> how much longer than its peers it computes, in seconds; absent: not measured.
-        grown_excess: host -> by how much that grew, in seconds; absent: not at all.
+        self_time_excess: host -> how much longer than its peers it computes, in seconds; absent: not measured.
+        grown_self_time: host -> by how much that grew, in seconds; absent: not at all.
         harmed: host -> how its own data show that it is held up.
         loads: host -> how much more work than its peers it does.
         wasting: hosts that draw more power without doing more with it.
         moving_no_more: hosts whose tensor cores and links do no more than expected.
-        own_time_holds_waits: whether all ranks' own time holds their waits.
+        self_time_holds_waits: whether all ranks' own time holds their waits.
         work_is_known: whether metrics show the machines' work.
         work_goes_on: whether the machines work about as much as ever.
-        other_work_since_ns: when the job began to compute as ever and to move much less, 0: it did not.
+        non_training_since_ns: when the job began to compute as ever and to move much less, 0: it did not.
         stalled_since_ns: when the machines ceased to work, 0: they work.
         stalled_known_ns: when that became known.
         longest_pause_ns: the longest time between two steps that ended.
@@ -50,16 +50,16 @@ class FakeProgress:
     slower_since_ns: int = START_NS - 5 * NS_PER_SECOND
     median_step_ns: int = NS_PER_SECOND
     growth_seconds: float | None = None
-    own_excess: Mapping[str, float] = field(default_factory=dict)
-    grown_excess: Mapping[str, float] = field(default_factory=dict)
+    self_time_excess: Mapping[str, float] = field(default_factory=dict)
+    grown_self_time: Mapping[str, float] = field(default_factory=dict)
     harmed: Mapping[str, WitnessKind] = field(default_factory=dict)
     loads: dict[str, Load] = field(default_factory=dict)
     wasting: frozenset[str] = frozenset()
     moving_no_more: frozenset[str] = frozenset()
-    own_time_holds_waits: bool = False
+    self_time_holds_waits: bool = False
     work_is_known: bool = True
     work_goes_on: bool = False
-    other_work_since_ns: int = 0
+    non_training_since_ns: int = 0
     stalled_since_ns: int = 0
     stalled_known_ns: int = 0
     longest_pause_ns: int = 0
@@ -72,13 +72,13 @@ class FakeProgress:
         is_before = (onset_ns + now_ns) / 2 < self.slower_since_ns
         return AS_EVER if self.slowdown and is_before else self.slowdown
 
-    def own_excess_seconds(self, host: str) -> float | None:
+    def self_time_excess_seconds(self, host: str) -> float | None:
         """Return the given excess of a host's own time over its peers', in seconds; None: not measured."""
-        return self.own_excess.get(host)
+        return self.self_time_excess.get(host)
 
-    def grown_excess_seconds(self, host: str, onset_ns: int) -> float:  # noqa: ARG002  # any onset has the same answer
+    def grown_self_time_seconds(self, host: str, onset_ns: int) -> float:  # noqa: ARG002  # any onset has the same answer
         """Return the given growth of a host's excess, in seconds; 0: it did not grow."""
-        return self.grown_excess.get(host, 0.0)
+        return self.grown_self_time.get(host, 0.0)
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:  # noqa: ARG002  # as above
         """Return the given hosts that are held up, and how that is known."""

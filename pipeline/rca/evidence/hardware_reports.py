@@ -44,7 +44,7 @@ def filter_explained_by_steps(
     freed = tuple(suspect.component for report in slow for suspect in report.suspects)
     for component in freed:
         log.degrade(component.name)
-    reported = [replace(f, exonerates=(*f.exonerates, *freed)) if f in why else f for f in findings]
+    reported = [replace(f, clears=(*f.clears, *freed)) if f in why else f for f in findings]
     odd = [replace(report, fault=FaultKind.DEGRADED, confidence=0.6, tentative=False) for report in slow]
     return reported, [*others, *odd]
 

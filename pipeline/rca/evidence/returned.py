@@ -36,7 +36,7 @@ class ReturnedHosts:
         reported_ns: Callable[[int], int],
         now_ns: int,
     ) -> list[Finding]:
-        """Remember hosts accused for silence, and exonerate those whose ranks have all reported since.
+        """Remember hosts accused for silence, and clear those whose ranks have all reported since.
 
         Args:
             findings: findings of this slice.
@@ -46,7 +46,7 @@ class ReturnedHosts:
             now_ns: end of the slice.
 
         Returns:
-            The findings; the first stop or hang among them carries the exonerated hosts.
+            The findings; the first stop or hang among them carries the cleared hosts.
         """
         for finding in findings:
             if finding.reason is Reason.SILENT_AND_PEERS_STALLED:
@@ -62,7 +62,7 @@ class ReturnedHosts:
         for host in back:
             del self.accused_ns[host]
         freed = tuple(Component(ComponentKind.HOST, host) for host in back)
-        named = replace(findings[at_index], exonerates=(*findings[at_index].exonerates, *freed))
+        named = replace(findings[at_index], clears=(*findings[at_index].clears, *freed))
         return [*findings[:at_index], named, *findings[at_index + 1 :]] if freed else list(findings)
 
     def _is_back(self, host: str, graph: JobGraph, reported_ns: Callable[[int], int]) -> bool:

@@ -37,7 +37,7 @@ _VICTIM_FACTOR = 5.0
 two hosts at fault differed by at most two."""
 _FAINT_SCORE = 0.5
 """Anomaly score, as a share of the alarm threshold, that about two windows add up to."""
-_OWN_SHARE_RATIO = 0.5
+_SELF_TIME_SHARE_RATIO = 0.5
 """Least share of the steps' growth that the self time of each host of a pair must explain."""
 
 
@@ -66,7 +66,7 @@ def find_concurrent_failures(
             continue
         if limit == _CLOCK or not _are_congested(graph, limited):
             return _by_name(limited)
-    slow = _slow_by_own_time(graph, now_ns, anomalies, pace, rules)
+    slow = _slow_by_self_time(graph, now_ns, anomalies, pace, rules)
     return _by_name(slow) if _are_pair(graph, slow, [begin_ns(anomaly) for anomaly in slow], rules) else []
 
 
@@ -84,7 +84,7 @@ def _are_pair(graph: JobGraph, anomalies: Sequence[Anomaly], begins: Sequence[in
     return min(max(times) - min(times) for times in (begins, firsts)) <= near_ns
 
 
-def _slow_by_own_time(
+def _slow_by_self_time(
     graph: JobGraph, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: MachineRules
 ) -> list[Anomaly]:
     """Return the anomalies of hosts that deviate alike and whose self time each explains half of the steps' growth.
@@ -97,8 +97,8 @@ def _slow_by_own_time(
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     if slowdown is None or not slowdown.is_certain or slowdown.ratio == float("inf"):
         return []
-    least_seconds = _OWN_SHARE_RATIO * (slowdown.step_seconds - slowdown.before_seconds)
-    found = [a for a in anomalies if (pace.own_excess_seconds(a.component.name) or 0.0) >= least_seconds]
+    least_seconds = _SELF_TIME_SHARE_RATIO * (slowdown.step_seconds - slowdown.before_seconds)
+    found = [a for a in anomalies if (pace.self_time_excess_seconds(a.component.name) or 0.0) >= least_seconds]
     deviations = [_deviations_of(anomaly) for anomaly in found]
     replicas = [_replicas_of(graph, anomaly.component.name) for anomaly in found]
     are_alike = bool(deviations) and bool(set.intersection(*deviations))

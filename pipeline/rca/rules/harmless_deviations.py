@@ -11,7 +11,7 @@ from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import MachineRules, begin_ns, differs_now
 from tocsin.pipeline.rca.rules.impact import is_cleared_by_steps
 from tocsin.pipeline.rca.rules.self_time import computes_longer
-from tocsin.pipeline.rca.rules.timing import began_with_other_work
+from tocsin.pipeline.rca.rules.timing import began_with_non_training_phase
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
@@ -100,7 +100,7 @@ class HarmlessDeviations:
         overdue_ns = round(overdue_seconds(pace.median_step_ns / NS_PER_SECOND) * NS_PER_SECOND)
         for anomaly in anomalies:
             since_ns = begin_ns(anomaly)
-            if since_ns >= now_ns - overdue_ns - _SEEN_WITHIN_NS or began_with_other_work(
+            if since_ns >= now_ns - overdue_ns - _SEEN_WITHIN_NS or began_with_non_training_phase(
                 graph, [anomaly], since_ns, pace
             ):
                 self.since_ns.setdefault(anomaly.component.name, -since_ns)

@@ -19,7 +19,7 @@ from tocsin.pipeline.rca.rules.deviations import (
     other_program,
     reported_metrics,
 )
-from tocsin.pipeline.rca.rules.timing import OWN_SHARE_RATIO, own_excess_of, window_ns
+from tocsin.pipeline.rca.rules.timing import SELF_TIME_SHARE_RATIO, self_time_excess_of, window_ns
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Anomaly
 
@@ -118,13 +118,13 @@ def is_cleared_by_steps(chosen: Sequence[Anomaly], slowdown: Slowdown | None, pa
         return False
     if slowdown.step_count * slowdown.step_seconds < _MEASURED_SECONDS:
         return False
-    measured = (slowdown.is_of_own or other_program(chosen)) and own_excess_of(chosen, pace) is not None
+    measured = (slowdown.is_of_own or other_program(chosen)) and self_time_excess_of(chosen, pace) is not None
     return measured and not _explains(chosen, slowdown, pace)
 
 
 def _is_of_few_steps(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: JobProgress) -> bool:
     """Return whether only one or two steps show the slowdown, and no self time of these hosts was measured."""
-    return 0 < slowdown.step_count < _FEWEST_STEPS and own_excess_of(chosen, pace) is None
+    return 0 < slowdown.step_count < _FEWEST_STEPS and self_time_excess_of(chosen, pace) is None
 
 
 def _is_too_small(chosen: Sequence[Anomaly], slowdown: Slowdown) -> bool:
@@ -198,7 +198,7 @@ def lasts(chosen: Sequence[Anomaly], lasted_ns: int, graph: JobGraph, pace: JobP
 
     Where the host's self time is not measured, it must last twice as long and fill 80 % of the time.
     """
-    shown = pace.own_excess_seconds(chosen[0].component.name) is not None
+    shown = pace.self_time_excess_seconds(chosen[0].component.name) is not None
     cpu_lasting_ns = rules.cpu_lasting_ns if shown else 2 * rules.cpu_lasting_ns
     ratios = [metric["present_ratio"] for metric in reported_metrics(*chosen) if family_of(metric) == "cpu"]
     all_the_time = shown or max(ratios, default=0.0) >= _ALL_THE_TIME_RATIO
@@ -264,5 +264,5 @@ def _explains(chosen: Sequence[Anomaly], slowdown: Slowdown, pace: JobProgress) 
     if slowdown.ratio == float("inf") or (of_links and not slowdown.is_of_own):
         return True
     growth_seconds = slowdown.step_seconds - slowdown.before_seconds
-    excess_seconds = own_excess_of(chosen, pace)
-    return excess_seconds is None or excess_seconds >= OWN_SHARE_RATIO * growth_seconds
+    excess_seconds = self_time_excess_of(chosen, pace)
+    return excess_seconds is None or excess_seconds >= SELF_TIME_SHARE_RATIO * growth_seconds

@@ -293,7 +293,7 @@ def _may_be_healthy(graph: JobGraph, chosen: Sequence[Anomaly], pace: JobProgres
     It may be their switch's. A CPU that is taken by a log agent harms nobody, where the ranks' own step times are not
     known.
     """
-    measured = any(pace.own_excess_seconds(anomaly.component.name) is not None for anomaly in chosen)
+    measured = any(pace.self_time_excess_seconds(anomaly.component.name) is not None for anomaly in chosen)
     return may_be_switch(graph, chosen) or (only_cpu(chosen) and not measured)
 
 
@@ -381,6 +381,6 @@ def _finding(machines: _DeviatingMachines, reason: Reason, *, hurts: bool) -> Fi
         tuple(evidence[:SHOWN_METRICS] + evidence[-1:] if len(evidence) > SHOWN_METRICS else evidence),
         common=common_component(machines.graph, {anomaly.component.name for anomaly in chosen}),
         seen_ns=max(anomaly.end_ns for anomaly in chosen),
-        exonerates=tuple(anomaly.component for anomaly in chosen) if reason is Reason.HIGHER_WORKLOAD else (),
+        clears=tuple(anomaly.component for anomaly in chosen) if reason is Reason.HIGHER_WORKLOAD else (),
         is_harmless=slowdown is not None and slowdown.is_gone,
     )

@@ -36,7 +36,7 @@ def computes_longer(anomaly: Anomaly, slowdown: Slowdown, pace: JobProgress) -> 
 
     It matters even where the other ranks had time to wait for the host.
     """
-    grown_seconds = pace.grown_excess_seconds(anomaly.component.name, begin_ns(anomaly))
+    grown_seconds = pace.grown_self_time_seconds(anomaly.component.name, begin_ns(anomaly))
     return grown_seconds > 0.0 and grown_seconds >= _LEAST_RATIO * slowdown.before_seconds
 
 
@@ -81,14 +81,14 @@ def _explains_steps(anomaly: Anomaly, now_ns: int, pace: JobProgress, rules: Mac
     if slowdown is None or not slowdown.is_certain or slowdown.is_of_work or slowdown.ratio == float("inf"):
         return False
     growth_seconds = slowdown.step_seconds - slowdown.before_seconds
-    grown_seconds = pace.grown_excess_seconds(anomaly.component.name, begin_ns(anomaly))
+    grown_seconds = pace.grown_self_time_seconds(anomaly.component.name, begin_ns(anomaly))
     return computes_longer(anomaly, slowdown, pace) and grown_seconds >= _MOST_SHARE_RATIO * growth_seconds
 
 
 def own_evidence(anomaly: Anomaly, pace: JobProgress) -> tuple[Evidence, ...]:
     """Return one piece of evidence that a host's ranks compute longer than before; empty where they do not."""
     host, onset_ns = anomaly.component.name, begin_ns(anomaly)
-    grown_seconds = pace.grown_excess_seconds(host, onset_ns)
+    grown_seconds = pace.grown_self_time_seconds(host, onset_ns)
     if not grown_seconds > 0.0:
         return ()
     text = f"{host}: a rank computes {grown_seconds * 1e3:.0f} ms a step longer than before, and its peers do not"

@@ -88,7 +88,7 @@ def find_slow_findings(
     for anomaly in anomalies:
         if anomaly.metric != "step_seconds":
             continue
-        finding = _slow_job(anomaly, rules, they_wait=pace.own_time_holds_waits)
+        finding = _slow_job(anomaly, rules, they_wait=pace.self_time_holds_waits)
         if finding is None:
             reasons.append(Reason.WITHIN_PATIENCE)
         else:

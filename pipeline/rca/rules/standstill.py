@@ -192,12 +192,12 @@ def cause_of(anomaly: Anomaly) -> str:
     if lost_gpu(anomaly):
         return "gpu_card_drop"
     metrics = anomaly.detail["metrics"]
-    if cause_of_metrics(metrics) == "hdfs_error" or _stands_in_io(anomaly):
+    if cause_of_metrics(metrics) == "hdfs_error" or _stalled_in_io(anomaly):
         return "hdfs_error"
     return "machine_unreachable" if any(_is_cut_off(metric) for metric in metrics) else "unknown"
 
 
-def _stands_in_io(anomaly: Anomaly) -> bool:
+def _stalled_in_io(anomaly: Anomaly) -> bool:
     """Return whether all of a machine's processes live and do nothing: they wait in input and output together.
 
     A failed kernel stops one GPU only. A process that ended frees its memory. A machine that is gone sends no samples.
@@ -369,8 +369,8 @@ def find_stopped_alone(
     if len(chosen) != 1:
         return [], [Reason.AMBIGUOUS]
     metrics = chosen[0].detail["metrics"]
-    stands = still_stalled(pace, now_ns).evidence
-    evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *stands)
+    still = still_stalled(pace, now_ns).evidence
+    evidence = (*(evidence_of(chosen[0], metric) for metric in metrics[:SHOWN_METRICS]), *still)
     sure_ns = rules.sure_busy_ns if _only_busy(chosen[0]) else rules.sure_stalled_ns
     finding = Finding(
         FaultKind.HANG,

@@ -28,13 +28,13 @@ _BEFORE_SHARE_RATIO = 0.6
 TELLING_WINDOWS = 2
 """Number of windows after which it is known whether a machine merely has more work, where windows are long (samples of
 10 s or more)."""
-OWN_SHARE_RATIO = 0.3
+SELF_TIME_SHARE_RATIO = 0.3
 """Share of the steps' growth from which on a machine's self time explains it."""
 
 
-def own_excess_of(chosen: Sequence[Anomaly], pace: JobProgress) -> float | None:
+def self_time_excess_of(chosen: Sequence[Anomaly], pace: JobProgress) -> float | None:
     """Return the largest excess self time of these hosts over their peers, in seconds a step; None if not measured."""
-    excesses = [pace.own_excess_seconds(anomaly.component.name) for anomaly in chosen]
+    excesses = [pace.self_time_excess_seconds(anomaly.component.name) for anomaly in chosen]
     return max((excess for excess in excesses if excess is not None), default=None)
 
 
@@ -59,10 +59,10 @@ def why_not(
         return None
     if slowdown.ratio == float("inf") and pace.work_goes_on:
         return Reason.NON_TRAINING_PHASE  # own levels were learned while it trained: they say nothing of this
-    if began_with_other_work(graph, chosen, onset_ns, pace):
+    if began_with_non_training_phase(graph, chosen, onset_ns, pace):
         return Reason.NON_TRAINING_PHASE
     growth_seconds = slowdown.step_seconds - slowdown.before_seconds
-    if (own_excess_of(chosen, pace) or 0.0) > max(0.0, OWN_SHARE_RATIO * growth_seconds):
+    if (self_time_excess_of(chosen, pace) or 0.0) > max(0.0, SELF_TIME_SHARE_RATIO * growth_seconds):
         return None
     if _slowed_before(graph, chosen, onset_ns, slowdown, pace):
         return Reason.SLOWDOWN_PRECEDES_ANOMALY
@@ -71,12 +71,12 @@ def why_not(
     return Reason.SLOWDOWN_FOLLOWS_ANOMALY if later else None
 
 
-def began_with_other_work(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, pace: JobProgress) -> bool:
+def began_with_non_training_phase(graph: JobGraph, chosen: Sequence[Anomaly], onset_ns: int, pace: JobProgress) -> bool:
     """Return whether these hosts deviate since about when the job changed to non-training work.
 
     False where the job records steps, as those measure its pace.
     """
-    since_ns = pace.other_work_since_ns
+    since_ns = pace.non_training_since_ns
     if pace.median_step_ns or not since_ns:
         return False
     return onset_ns >= since_ns - _LATE_NS - 2 * window_ns(graph, chosen)

@@ -75,7 +75,7 @@ class WorkloadSkew:
             broken: hosts that report a broken part; their anomalies stay.
 
         Returns:
-            Findings without suspects that exonerate hosts with more work; and the anomalies that are left.
+            Findings without suspects that clear hosts with more work; and the anomalies that are left.
         """
         slow = [anomaly for anomaly in steps if anomaly.metric == "own_seconds"]
         begins = {anomaly.component.name: anomaly.start_ns for anomaly in slow}
@@ -185,7 +185,7 @@ def _grew(slow: Anomaly, now_ns: int, pace: JobProgress) -> bool | None:
 def _more_work(
     graph: JobGraph, slow: Anomaly, reason: Reason, harder: Mapping[str, Anomaly], pace: JobProgress
 ) -> Finding:
-    """Return a finding that exonerates a slow host, with the evidence of its more work."""
+    """Return a finding that clears a slow host, with the evidence of its more work."""
     detail = slow.detail
     why = (
         "it does more work a second than they: it has more to do"
@@ -211,6 +211,6 @@ def _more_work(
         0.7,
         reason,
         tuple(evidence),
-        exonerates=(slow.component,),
+        clears=(slow.component,),
         seen_ns=slow.end_ns,
     )

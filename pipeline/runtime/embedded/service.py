@@ -129,7 +129,7 @@ class EngineService:
         self.clock = self.time.watch
         self.engine = EmbeddedEngine(config.engine)
         folder = config.model_folder
-        self._shelf = None if folder is None else ModelFile(folder / FILE_NAME, self.engine.models)
+        self._model_file = None if folder is None else ModelFile(folder / FILE_NAME, self.engine.models)
         self.dead_letters = DeadLetterWriter(config.dead_letter_folder)
         self.writer = writer or StoreWriter(store)
         proposals = ProposalBook(config.hold, now_ns(), self.engine.changes_of)
@@ -319,9 +319,9 @@ class EngineService:
             tick_ns: the time from now on.
         """
         output = self.engine.tick(tick_ns)
-        if self._shelf is not None:
+        if self._model_file is not None:
             with self._supervised("model_shelf"):
-                self._shelf.keep()
+                self._model_file.keep()
         for name, seconds in self.engine.take_detector_seconds().items():
             self.detector_seconds[name] += seconds
         self._follow_up(output, tick_ns)

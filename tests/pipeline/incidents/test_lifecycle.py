@@ -559,7 +559,7 @@ def test_who_was_slow_because_it_had_more_to_do_is_taken_back_though_it_was_conf
     life, component = Life(), Component(ComponentKind.HOST, "n3")
     life.see(finding(SLOW, "n3"), seconds=40)
     assert life.lines[-1].state is VerdictState.CONFIRMED
-    more = replace(finding(SLOW, cause="data_imbalance"), reason=Reason.HIGHER_WORKLOAD, exonerates=(component,))
+    more = replace(finding(SLOW, cause="data_imbalance"), reason=Reason.HIGHER_WORKLOAD, clears=(component,))
     taken_back, reported = life.see(more)
 
     assert (taken_back.state, taken_back.reason, taken_back.update) == (VerdictState.CANCELLED, "works_harder", 2)
@@ -569,7 +569,7 @@ def test_who_was_slow_because_it_had_more_to_do_is_taken_back_though_it_was_conf
 def test_a_process_that_ended_is_not_taken_back_because_its_host_had_more_to_do() -> None:
     life, component = Life(), Component(ComponentKind.HOST, "n3")
     life.see(finding(STOP, "n3", certain=True))
-    life.see(finding(STOP, "n3", certain=True), replace(finding(DEGRADED, "n3"), exonerates=(component,)))
+    life.see(finding(STOP, "n3", certain=True), replace(finding(DEGRADED, "n3"), clears=(component,)))
 
     assert all(line.state is not VerdictState.CANCELLED for line in life.lines)
 
@@ -688,7 +688,7 @@ class TestFlapping:
         life = Life()
         self._spells(life, 4)
         freed = Component(ComponentKind.HOST, "n3")
-        [line] = life.see(replace(finding(SLOW, cause="data_imbalance"), exonerates=(freed,)))[:1]
+        [line] = life.see(replace(finding(SLOW, cause="data_imbalance"), clears=(freed,)))[:1]
 
         assert line.state.value == "cancelled"
 

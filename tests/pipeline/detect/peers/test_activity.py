@@ -6,7 +6,7 @@ from tocsin.pipeline.detect.peers.activity import (
     WORK,
     WorkConfig,
     WorkTracker,
-    is_other_work,
+    is_non_training_phase,
 )
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -142,10 +142,10 @@ def test_who_computes_as_ever_and_moves_much_less_makes_no_slow_steps(
     """An evaluation: no gradients go round."""
     reported = {"gpu_fp_active_ratio": compute, "rdma_bytes_per_second": traffic, "gpu_util_ratio": 1.0}
     shares = {name: value for name, value in reported.items() if value is not None}
-    assert is_other_work(shares) is is_other
+    assert is_non_training_phase(shares) is is_other
     tracker = WorkTracker(WorkConfig())
     tracker.take((15, 20), {"gpu_fp_active_ratio": 1.0, "rdma_bytes_per_second": 1.0, **SM}, 0, announced=False)
-    assert tracker.other_work_since_ns == 0
+    assert tracker.non_training_since_ns == 0
     for window in (20, 25):
         tracker.take((window, window + 5), {**shares, **SM}, 0, announced=False)
-    assert tracker.other_work_since_ns == (20 if is_other else 0)
+    assert tracker.non_training_since_ns == (20 if is_other else 0)

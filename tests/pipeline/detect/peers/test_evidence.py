@@ -51,7 +51,7 @@ class TestCongestion:
         scenario.run(240).check()
 
 
-class TestStanding:
+class TestStalled:
     def test_a_single_gpu_that_does_not_even_wait(self) -> None:
         """One of eight: what is missing drowns in its host's mean."""
         scenario, job = _scenario(MachineShape(has_hook=False, gpu_count=8))

@@ -62,7 +62,7 @@ def _run(
 
 
 def reported(
-    change: Change, windows: int, warmup_noise: float = 0.01, *, while_standing: bool = False
+    change: Change, windows: int, warmup_noise: float = 0.01, *, while_stalled: bool = False
 ) -> dict[str, list[int]]:
     """Host -> the windows in which it is named.
 
@@ -74,7 +74,7 @@ def reported(
             continue  # all of a GPU's metrics move together here, its memory too
         if "odd" in anomaly.detail:
             continue  # test_peer_odd
-        if bool(anomaly.detail.keys() & {"standing", "leaning"}) is while_standing:
+        if bool(anomaly.detail.keys() & {"standing", "leaning"}) is while_stalled:
             found.setdefault(anomaly.component.name, []).append(window)
     return found
 
@@ -333,7 +333,7 @@ def test_a_single_gpu_that_stopped_shows_as_the_job_comes_to_stand(gpus: int) ->
             gpu[:, :, :] *= 0.1 if window == 60 else 0.0
             gpu[3, :gpus, [UTIL, NVLINK]] = 0.0
 
-    found = reported(stops, 72, while_standing=True)
+    found = reported(stops, 72, while_stalled=True)
 
     assert set(found) == ({"n03"} if gpus == 1 else set())
 
@@ -383,7 +383,7 @@ def test_a_checkpoint_that_pushes_pcie_is_no_beginning_where_pcie_alone_tells_of
             gpu[:, :, POWER] *= 0.4
         gpu[3, :, POWER] *= 0.7 if window >= 90 else 1.0
 
-    assert reported(uploads, 102, while_standing=True) == {}
+    assert reported(uploads, 102, while_stalled=True) == {}
     assert list(reported(uploads, 102)) == ["n03"]
 
 
@@ -394,7 +394,7 @@ def test_a_job_whose_hosts_send_gpu_metrics_only_stands_too() -> None:
             gpu[:, :, :] *= 0.02
             gpu[3, :, [UTIL, POWER]] *= 20.0
 
-    assert set(reported(stands, 72, while_standing=True)) == {"n03"}
+    assert set(reported(stands, 72, while_stalled=True)) == {"n03"}
 
 
 def test_who_left_the_job_an_hour_ago_is_forgotten_and_the_others_are_not() -> None:

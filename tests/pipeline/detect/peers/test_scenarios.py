@@ -326,7 +326,7 @@ class TestWithoutPeers:
         assert _opened_seconds(blind[0]) >= _opened_seconds(known[0]) + 15
 
 
-class TestStanding:
+class TestStalled:
     def test_a_job_that_stands_and_one_host_that_differs(self) -> None:
         scenario, job = _scenario(NO_HOOK)
         scenario.at(150).inject(job.freeze, 3, seen=False)

@@ -12,7 +12,7 @@ MEMORY = [metric.name for metric in HOST_METRICS].index("memory_used_ratio")
 COOLS = [metric.name for metric in GPU_METRICS].index("gpu_temperature_celsius")
 
 
-def _stands(window: int, host: Floats, gpu: Floats) -> None:
+def _stalls(window: int, host: Floats, gpu: Floats) -> None:
     """Ranks that wait: no work on GPUs, more on CPUs, a twentieth of the traffic."""
     host[:, TCP] *= 1e7
     if window >= 60:
@@ -23,7 +23,7 @@ def _stands(window: int, host: Floats, gpu: Floats) -> None:
 
 def _odd(change: object) -> list[str]:
     def job(window: int, host: Floats, gpu: Floats) -> None:
-        _stands(window, host, gpu)
+        _stalls(window, host, gpu)
         change(window, host, gpu)  # type: ignore[operator]  # a test's own function
 
     return sorted({anomaly.component.name for _, anomaly in anomalies(job, 75) if "odd" in anomaly.detail})

@@ -33,7 +33,7 @@ def _stop(job: FakeJob) -> Callable[[], None]:
     """The job stands, nobody knows why."""
 
     def stops() -> None:
-        job.standing = True
+        job.stalled = True
         for rank in job.ranks:
             rank.frozen = True
 
@@ -186,7 +186,7 @@ class AfterOutages(FakeProgress):
         return AS_EVER if onset_ns >= self.up_ns else self.slowdown
 
 
-STANDS = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float("nan"), before_seconds=1.0)
+STALLED = Slowdown(float("inf"), is_certain=True, is_gone=False, step_seconds=float("nan"), before_seconds=1.0)
 SLOWER = Slowdown(0.4, is_certain=True, is_gone=False, step_seconds=1.4, before_seconds=1.0)
 AS_EVER = Slowdown(0.0, is_certain=False, is_gone=True, step_seconds=1.0, before_seconds=1.0)
 
@@ -217,7 +217,7 @@ class TestTracker:
         machines.say(1, "n3", events.XID, code=79)
 
         [early], _ = machines.find(1.5, FakeProgress())
-        [suffers], _ = machines.find(20, FakeProgress(STANDS))
+        [suffers], _ = machines.find(20, FakeProgress(STALLED))
         [works], reasons = machines.find(20, FakeProgress(AS_EVER))
         assert (early.fault.value, early.tentative) == ("fail_stop", True)
         assert (suffers.fault.value, suffers.tentative) == ("fail_stop", False)
@@ -240,14 +240,14 @@ class TestTracker:
         machines = Machines()
         machines.say(1, "n3", events.XID, code=79)
 
-        assert machines.find(1 + 3600, FakeProgress(STANDS)) == ([], [])
+        assert machines.find(1 + 3600, FakeProgress(STALLED)) == ([], [])
 
     def test_the_first_is_named(self) -> None:
         machines = Machines()
         machines.say(9, "n1", events.XID, code=79)
         machines.say(1, "n3", events.XID, code=94)
 
-        [finding], _ = machines.find(10, FakeProgress(STANDS))
+        [finding], _ = machines.find(10, FakeProgress(STALLED))
         assert [suspect.component.name for suspect in finding.suspects] == ["n3"]
         assert finding.onset_ns == START_NS + NS_PER_SECOND
 
@@ -257,7 +257,7 @@ class TestTracker:
         for number in range(hosts):
             machines.say(1 + number / 10, f"n{number}", events.IB_PORT, port="mlx5_0/1", state="down")
 
-        assert machines.find(3, FakeProgress(STANDS)) == ([], [Reason.AMBIGUOUS])
+        assert machines.find(3, FakeProgress(STALLED)) == ([], [Reason.AMBIGUOUS])
 
     def test_a_state_that_is_well_again_takes_back_only_its_own(self) -> None:
         machines = Machines()
@@ -276,7 +276,7 @@ class TestTracker:
         assert machines.find(2, FakeProgress(median_step_ns=0))[0][0].tentative
         machines.say(2.4, "n3", events.IB_PORT, port="mlx5_2/1", state="active", **more)
 
-        assert machines.find(3, FakeProgress(STANDS))[0] == []
+        assert machines.find(3, FakeProgress(STALLED))[0] == []
         assert machines.find(3, FakeProgress(median_step_ns=0))[0] == []
 
     def test_a_port_that_is_up_again_says_nothing_of_another_one(self) -> None:
@@ -285,31 +285,31 @@ class TestTracker:
         machines.say(1, "n3", events.IB_PORT, port="mlx5_1/1", state="down", link_downed=1)
         machines.say(2, "n3", events.IB_PORT, port="mlx5_1/1", state="active", link_downed=1)
 
-        [finding], _ = machines.find(20, FakeProgress(STANDS))
+        [finding], _ = machines.find(20, FakeProgress(STALLED))
         assert finding.evidence[0].text == "n3: mlx5_0/1 is down"
         machines.say(25, "n3", events.IB_PORT, port="mlx5_0/1", state="active")
-        assert machines.find(26, FakeProgress(STANDS))[0] == []
+        assert machines.find(26, FakeProgress(STALLED))[0] == []
 
     def test_a_port_that_comes_back_at_half_its_rate_has_a_bad_cable_until_it_is_as_before(self) -> None:
         machines = Machines()
         machines.say(1, "n3", events.IB_PORT, port="mlx5_0/1", state="down", rate_gbps=400, link_downed=1)
         machines.say(3, "n3", events.IB_PORT, port="mlx5_0/1", state="active", rate_gbps=200, link_downed=1)
 
-        [finding], _ = machines.find(20, FakeProgress(STANDS))
+        [finding], _ = machines.find(20, FakeProgress(STALLED))
         assert (finding.fault.value, finding.cause) == ("fail_slow", "aoc_error")
         assert finding.evidence[0].text == "n3: mlx5_0/1 runs at 200 Gb/s, it had 400"
         machines.say(60, "n3", events.IB_PORT, port="mlx5_0/1", state="down", rate_gbps=200, link_downed=2)
         machines.say(62, "n3", events.IB_PORT, port="mlx5_0/1", state="active", rate_gbps=400, link_downed=2)
-        assert machines.find(63, FakeProgress(STANDS))[0] == []
+        assert machines.find(63, FakeProgress(STALLED))[0] == []
 
     @pytest.mark.parametrize(
         ("down_seconds", "slowdown", "growth_seconds", "fault"),
         [
-            (10, STANDS, 0.0, "fail_slow"),
+            (10, STALLED, 0.0, "fail_slow"),
             (10, AS_EVER, 0.0, "degraded"),
             (10, AS_EVER, 0.3, "fail_slow"),
             (10, AS_EVER, 0.05, "degraded"),
-            (1, STANDS, 0.3, "degraded"),
+            (1, STALLED, 0.3, "degraded"),
         ],
         ids=["last-time-hurt", "never", "in-the-mean", "hardly-in-the-mean", "a-moment"],
     )
@@ -333,13 +333,13 @@ class TestTracker:
     def test_what_breaks_long_after_the_job_came_to_stand_is_not_why_it_stands(self) -> None:
         machines = Machines()
         machines.say(200, "n3", events.XID, code=79)
-        stood = FakeProgress(STANDS, stalled_since_ns=at_second(100))
-        just = FakeProgress(STANDS, stalled_since_ns=at_second(180))
+        stood = FakeProgress(STALLED, stalled_since_ns=at_second(100))
+        just = FakeProgress(STALLED, stalled_since_ns=at_second(180))
 
         assert machines.find(205, stood) == ([], [Reason.NO_IMPACT])
         assert machines.find(205, just)[0][0].fault is FaultKind.FAIL_STOP
 
-    @pytest.mark.parametrize(("pace", "fault"), [(STANDS, "fail_slow"), (AS_EVER, "degraded")])
+    @pytest.mark.parametrize(("pace", "fault"), [(STALLED, "fail_slow"), (AS_EVER, "degraded")])
     def test_a_port_that_comes_back_again_and_again_has_a_bad_cable(self, pace: Slowdown, fault: str) -> None:
         machines = Machines()
         for second in (0, 40, 80):
@@ -364,7 +364,7 @@ class TestTracker:
         other.log.load_state(machines.log.to_state())
 
         assert other.log.facts == machines.log.facts
-        assert other.find(3, FakeProgress(STANDS)) == machines.find(3, FakeProgress(STANDS))
+        assert other.find(3, FakeProgress(STALLED)) == machines.find(3, FakeProgress(STALLED))
 
 
 @pytest.mark.parametrize(("earlier", "suspects"), [((), ["n3"]), ((20, 140), [])])

@@ -115,9 +115,9 @@ def test_the_network_that_two_share_may_be_why_they_are_congested_but_not_why_th
     assert _named(together, _shows("n1", SLOW), _shows("n3", SLOW)) == ["n1", "n3"]
 
 
-def _measured(**own_excess: float) -> FakeProgress:
+def _measured(**self_time_excess: float) -> FakeProgress:
     """Steps take a second longer, and these hosts so much longer than their peers."""
-    return FakeProgress(SLOW_STEPS, own_excess={f"n{row}": 0.0 for row in range(8)} | own_excess)
+    return FakeProgress(SLOW_STEPS, self_time_excess={f"n{row}": 0.0 for row in range(8)} | self_time_excess)
 
 
 IDLE = (POWER, "low")

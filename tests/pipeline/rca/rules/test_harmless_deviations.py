@@ -110,7 +110,7 @@ def test_whose_own_time_was_measured_beside_another_programs_cpu_is_not_why_when
 ) -> None:
     cleared = HarmlessDeviations()
     measured = {} if own_seconds is None else {"n3": own_seconds}
-    first = told_of(FakeProgress(SLOWER, own_excess=measured), 60, cleared, metric)
+    first = told_of(FakeProgress(SLOWER, self_time_excess=measured), 60, cleared, metric)
     later = told_of(FakeProgress(SLOWER), 65, cleared, metric)
 
     assert [fault for fault, _ in (first[0], later[0])] == ["fail_slow" if hurts_later else "degraded"] * 2

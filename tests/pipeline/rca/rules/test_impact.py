@@ -27,7 +27,7 @@ def test_a_link_is_not_why_all_ranks_compute_longer(
 ) -> None:
     """An exporter lost a field as the job went on to longer sequences."""
     measured = {} if own_seconds is None else {"n3": own_seconds}
-    pace = FakeProgress(replace(SLOWER, is_of_own=of_own), own_excess=measured)
+    pace = FakeProgress(replace(SLOWER, is_of_own=of_own), self_time_excess=measured)
     direction = "high" if metric.startswith("pfc") else "low"
     found, _ = find_by_metrics(60, pace, build_deviation("n3", (0, 60), metric, direction))
 

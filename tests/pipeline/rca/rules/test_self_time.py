@@ -44,7 +44,7 @@ def _steps(slower: float = 1.05, worker: int = 3, from_step: int = STRUCK_STEP) 
 
 def _grown(detector: StepDetector, step: int = STRUCK_STEP) -> dict[int, float]:
     onset_ns = STEPS_T0 + step * NS_PER_SECOND
-    reported = {worker: detector.grown_excess_seconds(worker_name(worker), onset_ns) for worker in range(8)}
+    reported = {worker: detector.grown_self_time_seconds(worker_name(worker), onset_ns) for worker in range(8)}
     return {worker: grown for worker, grown in reported.items() if grown > 0.0}
 
 
@@ -76,7 +76,7 @@ class TestDetector:
 def _grown_by(seconds: float, slowdown: Slowdown) -> FakeProgress:
     """A rank of n3 computes so much longer since the job is slower."""
     own = {f"n{row}": seconds if row == 3 else 0.0 for row in range(8)}
-    return FakeProgress(slowdown, own_excess=own, grown_excess=own)
+    return FakeProgress(slowdown, self_time_excess=own, grown_self_time=own)
 
 
 def _found(

@@ -19,17 +19,17 @@ from tocsin.schemas.verdicts import Anomaly, FaultKind
 STALLED = FakeProgress(stalled_since_ns=at_second(0), stalled_known_ns=at_second(10))
 
 
-def _named_while_standing(now: float, *anomalies: Anomaly) -> list[str] | list[Reason]:
+def _named_while_stalled(now: float, *anomalies: Anomaly) -> list[str] | list[Reason]:
     found, reasons = find_by_metrics(now, STALLED, *anomalies)
     return [suspect.component.name for finding in found for suspect in finding.suspects] or reasons
 
 
-class TestStanding:
+class TestStalled:
     busy = build_deviation("n3", (0, 35), "cpu_util_ratio", "high", standing=True)
     fell_first = build_deviation("n5", (-5, 0), "gpu_util_ratio", "low", leaning=True)
 
     def test_who_fell_first_is_named_where_nobody_differs_since(self) -> None:
-        assert _named_while_standing(40, self.fell_first) == ["n5"]
+        assert _named_while_stalled(40, self.fell_first) == ["n5"]
 
     @pytest.mark.parametrize(
         ("anomaly", "second", "is_tentative"),
@@ -50,30 +50,30 @@ class TestStanding:
     def test_of_several_that_differed_as_the_job_stopped_the_one_that_fell_first_is_named(self) -> None:
         two = [build_deviation(host, (-10, 0), "gpu_power_watts", "low", 0.0) for host in ("n4", "n5")]
 
-        assert _named_while_standing(40, *two) == [Reason.AMBIGUOUS]
-        assert _named_while_standing(40, *two, self.fell_first) == ["n5"]
+        assert _named_while_stalled(40, *two) == [Reason.AMBIGUOUS]
+        assert _named_while_stalled(40, *two, self.fell_first) == ["n5"]
 
     def test_of_several_that_differ_since_too(self) -> None:
         idle = build_deviation("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
 
-        assert _named_while_standing(40, idle, replace(idle, component=self.busy.component)) == [Reason.AMBIGUOUS]
-        assert _named_while_standing(40, idle, self.busy, self.fell_first) == ["n5"]
+        assert _named_while_stalled(40, idle, replace(idle, component=self.busy.component)) == [Reason.AMBIGUOUS]
+        assert _named_while_stalled(40, idle, self.busy, self.fell_first) == ["n5"]
 
     def test_who_was_only_busier_as_the_job_fell_is_not(self) -> None:
         """Whoever stops does less than the others at first."""
         busier = build_deviation("n5", (-5, 0), "cpu_util_ratio", "high", leaning=True)
-        assert _named_while_standing(40, busier) == [Reason.AMBIGUOUS]
+        assert _named_while_stalled(40, busier) == [Reason.AMBIGUOUS]
 
     def test_nobody_is_named_beside_one_that_is_busy_until_it_is_clear_that_it_stays_so(self) -> None:
         """It may write a checkpoint, or its core; who fell first, or differed for a moment, says little then."""
         moment = build_deviation("n5", (0, 10), "gpu_util_ratio", "low", sigmas=0.0, standing=True)
         for other in (self.fell_first, moment):
-            assert _named_while_standing(40, self.busy, other) == [Reason.AMBIGUOUS]
-        assert _named_while_standing(70, self.busy, self.fell_first) == ["n3"]
+            assert _named_while_stalled(40, self.busy, other) == [Reason.AMBIGUOUS]
+        assert _named_while_stalled(70, self.busy, self.fell_first) == ["n3"]
 
     def test_who_ailed_in_several_ways_before_is_named_beside_it(self) -> None:
-        assert _named_while_standing(40, self.busy, ill((-10, 5))) == ["n4"]
-        assert _named_while_standing(40, self.busy, build_deviation("n4", (-10, 5), "gpu_util_ratio", "low", 0.0)) == [
+        assert _named_while_stalled(40, self.busy, ill((-10, 5))) == ["n4"]
+        assert _named_while_stalled(40, self.busy, build_deviation("n4", (-10, 5), "gpu_util_ratio", "low", 0.0)) == [
             Reason.AMBIGUOUS
         ]
 
@@ -81,8 +81,8 @@ class TestStanding:
     def test_a_hiccup_in_one_way_shortly_before_says_nothing(self, end: float, now_sigmas: float, named: bool) -> None:
         hiccup = build_deviation("n4", (-10, end), "gpu_util_ratio", "low", now_sigmas)
 
-        assert _named_while_standing(40, hiccup) == (["n4"] if named else [Reason.AMBIGUOUS])
-        assert _named_while_standing(40, ill((-10, end))) == ["n4"]
+        assert _named_while_stalled(40, hiccup) == (["n4"] if named else [Reason.AMBIGUOUS])
+        assert _named_while_stalled(40, ill((-10, end))) == ["n4"]
 
     def test_how_slow_the_job_was_before_does_not_matter(self) -> None:
         idle = build_deviation("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
@@ -96,26 +96,24 @@ class TestStanding:
     def test_whoever_differs_still_is_named_beside_it(self) -> None:
         idle = build_deviation("n5", (0, 35), "gpu_util_ratio", "low", standing=True)
 
-        assert _named_while_standing(40, self.busy, idle) == ["n5"]
+        assert _named_while_stalled(40, self.busy, idle) == ["n5"]
 
     def test_who_was_ill_until_the_job_stopped_is_named_where_all_look_alike_since(self) -> None:
         """Its processes hang, those of the others are ended by a watchdog, seconds later."""
         sick = ill((-60, -5))
-        assert _named_while_standing(40, sick) == ["n4"]
-        assert _named_while_standing(40, sick, self.fell_first) == ["n4"]
-        assert _named_while_standing(
+        assert _named_while_stalled(40, sick) == ["n4"]
+        assert _named_while_stalled(40, sick, self.fell_first) == ["n4"]
+        assert _named_while_stalled(
             40, sick, build_deviation("n4", (0, 35), "cpu_util_ratio", "high", standing=True)
         ) == ["n4"]
-        assert _named_while_standing(40, sick, self.busy) == [Reason.AMBIGUOUS]
+        assert _named_while_stalled(40, sick, self.busy) == [Reason.AMBIGUOUS]
 
     @pytest.mark.parametrize("span", [(-900, -5), (-200, -60)], ids=["for-long", "no-more"])
     def test_who_was_so_for_long_or_is_no_more_is_not(self, span: tuple[float, float]) -> None:
-        assert _named_while_standing(40, ill(span)) == [Reason.AMBIGUOUS]
+        assert _named_while_stalled(40, ill(span)) == [Reason.AMBIGUOUS]
 
     def test_one_odd_number_is_no_illness(self) -> None:
-        assert _named_while_standing(40, build_deviation("n4", (-60, -5), "cpu_util_ratio", "low")) == [
-            Reason.AMBIGUOUS
-        ]
+        assert _named_while_stalled(40, build_deviation("n4", (-60, -5), "cpu_util_ratio", "low")) == [Reason.AMBIGUOUS]
 
     @pytest.mark.parametrize(("second", "named"), [(1.9, ["n5"]), (30.0, [Reason.STILL_PROGRESSING])])
     def test_a_job_whose_steps_still_end_is_slow_and_does_not_stand(self, second: float, named: list[object]) -> None:
@@ -135,7 +133,7 @@ class TestStanding:
         [rested] = build_deviation("n3", (0, 10), "gpu_util_ratio", "low", now_sigmas).detail["metrics"]
         metrics = [*wrote.detail["metrics"], {**rested, "score": 0.6}]
 
-        assert _named_while_standing(40, replace(wrote, detail={"metrics": metrics})) == named
+        assert _named_while_stalled(40, replace(wrote, detail={"metrics": metrics})) == named
 
     def test_one_whose_gpus_fell_far_is_named_though_it_was_busy_too(self) -> None:
         fell = ill((0, 10))
@@ -144,7 +142,7 @@ class TestStanding:
             *fell.detail["metrics"],
         ]
 
-        assert _named_while_standing(40, replace(fell, detail={"metrics": metrics})) == ["n4"]
+        assert _named_while_stalled(40, replace(fell, detail={"metrics": metrics})) == ["n4"]
 
     @pytest.mark.parametrize(
         ("ended_second", "named"), [(2.0, [Reason.ENDED_WITH_OTHERS]), (30.0, ["n5"])], ids=["at-once", "later"]
@@ -174,7 +172,7 @@ class TestStanding:
         was_busy = build_deviation("n3", (0, 35), "cpu_util_ratio", "high", sigmas=0.0, standing=True)
         moment = build_deviation("n5", (0, 10), "gpu_util_ratio", "low", sigmas=0.0, standing=True)
 
-        assert _named_while_standing(100, was_busy, moment) == [Reason.AMBIGUOUS]
+        assert _named_while_stalled(100, was_busy, moment) == [Reason.AMBIGUOUS]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +208,9 @@ def test_whoever_differs_again_as_several_begin_to_is_one_of_them() -> None:
     others = [build_deviation(host, (55, 65), "gpu_power_watts", "low", standing=True) for host in ("n5", "n6")]
     steady = build_deviation("n3", (5, 65), metric, "low", standing=True)
 
-    assert _named_while_standing(66, jumpy, *late) == [Reason.AMBIGUOUS]
-    assert _named_while_standing(66, jumpy, *others) == ["n3"]
-    assert _named_while_standing(66, steady, *late) == ["n3"]
+    assert _named_while_stalled(66, jumpy, *late) == [Reason.AMBIGUOUS]
+    assert _named_while_stalled(66, jumpy, *others) == ["n3"]
+    assert _named_while_stalled(66, steady, *late) == ["n3"]
 
 
 def _idle(host: str, value: float, present_ratio: float = 1.0, expected: float = 0.95) -> Anomaly:

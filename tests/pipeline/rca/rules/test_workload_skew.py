@@ -48,7 +48,7 @@ def _judge(
     known.load_state(other.to_state())
     assert len(left) == len(steps) - len(found)
     assert all(finding.cause == "data_imbalance" and not finding.suspects for finding in found)
-    return [(finding.reason.value, finding.exonerates[0].name) for finding in found]
+    return [(finding.reason.value, finding.clears[0].name) for finding in found]
 
 
 def test_who_ailed_while_it_was_slow_does_not_work_harder_as_that_ends() -> None:
@@ -63,7 +63,7 @@ def test_who_ailed_while_it_was_slow_does_not_work_harder_as_that_ends() -> None
     assert _judge(known, [_slow("n3", 90)], [], pace) == [("works_harder", "n3")]
 
 
-def test_whoever_works_harder_meanwhile_stays_exonerated_as_long_as_it_is_slow() -> None:
+def test_whoever_works_harder_meanwhile_stays_cleared_as_long_as_it_is_slow() -> None:
     known, pace = WorkloadSkew(), FakeProgress(growth_seconds=0.5)
 
     assert _judge(known, [_slow("n3")], [], pace) == []
@@ -135,7 +135,7 @@ def test_who_was_always_slow_and_who_is_slow_beside_an_earlier_one_are_not_asked
     assert _judge(WorkloadSkew(), [_slow("n3", 20, from_start=True), _slow("n5", 50)], [], pace) == []
 
 
-def test_who_reports_a_broken_part_is_never_exonerated_nor_stays_so() -> None:
+def test_who_reports_a_broken_part_is_never_cleared_nor_stays_so() -> None:
     """A failing link keeps GPUs busy."""
     known, pace, now_ns = WorkloadSkew(), FakeProgress(growth_seconds=0.0), at_second(100)
     steps = [_slow("n3"), _slow("n5")]

@@ -35,11 +35,11 @@ def kept(folder: Path, kind: str = DEAD_LETTERS) -> list[dict[str, object]]:
 
 
 def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
-    desk = DeadLetterWriter(tmp_path)
+    writer = DeadLetterWriter(tmp_path)
     for number in range(100):
-        desk.put(DEAD_LETTERS if number % 2 else LATE, dead_letter(number=number))
-    desk.start()
-    desk.close()
+        writer.put(DEAD_LETTERS if number % 2 else LATE, dead_letter(number=number))
+    writer.start()
+    writer.close()
 
     assert [one["received_ns"] for one in kept(tmp_path)] == list(range(1, 100, 2))
     assert [one["received_ns"] for one in kept(tmp_path, LATE)] == list(range(0, 100, 2))
@@ -47,46 +47,46 @@ def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
 
 def test_one_host_s_flood_leaves_room_for_the_others(tmp_path: Path) -> None:
     clock = Clock()
-    desk = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_count=10, per_second=2.0), clock)
+    writer = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_count=10, per_second=2.0), clock)
     for _ in range(1000):
-        desk.put(DEAD_LETTERS, dead_letter("evil"))
-    desk.put(DEAD_LETTERS, dead_letter("n0"))
+        writer.put(DEAD_LETTERS, dead_letter("evil"))
+    writer.put(DEAD_LETTERS, dead_letter("n0"))
     clock.seconds = 2.0
     for _ in range(1000):
-        desk.put(DEAD_LETTERS, dead_letter("evil"))
-    desk.start()
-    desk.close()
+        writer.put(DEAD_LETTERS, dead_letter("evil"))
+    writer.start()
+    writer.close()
     hosts = [one["host"] for one in kept(tmp_path)]
 
     assert hosts.count("evil") == 14
     assert hosts.count("n0") == 1
-    assert desk.dropped == {(DEAD_LETTERS, "too_many_of_host"): 1986}
+    assert writer.dropped == {(DEAD_LETTERS, "too_many_of_host"): 1986}
 
 
 def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
-    desk = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_in_all_count=50, in_all_per_second=0.0), Clock())
+    writer = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_in_all_count=50, in_all_per_second=0.0), Clock())
     for number in range(10_000):
-        desk.put(LATE, dead_letter(f"made-up-{number}"))
-    desk.start()
-    desk.close()
+        writer.put(LATE, dead_letter(f"made-up-{number}"))
+    writer.start()
+    writer.close()
 
     assert len(kept(tmp_path, LATE)) == 50
-    assert desk.dropped == {(LATE, "too_many_in_all"): 9950}
-    assert desk.source_count <= 4096
+    assert writer.dropped == {(LATE, "too_many_in_all"): 9950}
+    assert writer.source_count <= 4096
 
 
 def test_a_disk_that_stands_costs_letters_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``put`` returns at once while the file is being written."""
     go = threading.Event()
     monkeypatch.setattr(DeadLetterLog, "write_all", lambda _self, _dead_letters: go.wait(10))
-    desk = DeadLetterWriter(tmp_path, DeadLetterLimits(queue_bytes=10_000))
-    desk.start()
+    writer = DeadLetterWriter(tmp_path, DeadLetterLimits(queue_bytes=10_000))
+    writer.start()
     for _ in range(500):
-        desk.put(DEAD_LETTERS, dead_letter(data=b"x" * 1000))
+        writer.put(DEAD_LETTERS, dead_letter(data=b"x" * 1000))
 
-    assert desk.dropped[DEAD_LETTERS, "disk_too_slow"] >= 480
+    assert writer.dropped[DEAD_LETTERS, "disk_too_slow"] >= 480
     go.set()
-    desk.close()
+    writer.close()
 
 
 def test_a_disk_that_refuses_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,13 +94,13 @@ def test_a_disk_that_refuses_is_counted(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(DeadLetterLog, "write_all", full)
-    desk = DeadLetterWriter(tmp_path)
-    desk.put(DEAD_LETTERS, dead_letter())
-    desk.start()
-    desk.close()
+    writer = DeadLetterWriter(tmp_path)
+    writer.put(DEAD_LETTERS, dead_letter())
+    writer.start()
+    writer.close()
 
-    assert desk.dropped == {(DEAD_LETTERS, "disk_refuses"): 1}
-    assert desk.thread.error is None
+    assert writer.dropped == {(DEAD_LETTERS, "disk_refuses"): 1}
+    assert writer.thread.error is None
 
 
 def test_a_huge_record_is_kept_in_part(tmp_path: Path) -> None:
