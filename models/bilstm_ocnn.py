@@ -212,8 +212,8 @@ def collapse_of(
     collapse = _weight_collapse_of(model.weights, r, lines)
     if collapse is not None:
         return collapse
-    odd = shuffled(normal, seed=0)
-    states = np.concatenate([model.encode(normal), model.encode(odd)])
+    out_of_order = shuffled(normal, seed=0)
+    states = np.concatenate([model.encode(normal), model.encode(out_of_order)])
     if float(states.std(axis=0).max()) < lines.min_feature_sigmas:
         text = f"encoded states differ by {states.std(axis=0).max():.3g} at most: below {lines.min_feature_sigmas:g}"
         return ModelRefusal.COLLAPSED_FEATURES, text
@@ -221,7 +221,7 @@ def collapse_of(
     gap = min(model.median_score, float(np.median(y))) - r
     if gap < lines.min_spread_ratio * abs(r):
         return ModelRefusal.COLLAPSED_SCORES, f"outputs of normal data lie {gap:.3g} above r = {r:.3g}: a constant"
-    seen_ratio = float((model.scores(odd) >= 1).mean())
+    seen_ratio = float((model.scores(out_of_order) >= 1).mean())
     if seen_ratio < lines.min_shuffled_ratio:
         text = f"{seen_ratio:.0%} of shuffled sequences are at the line: below {lines.min_shuffled_ratio:.0%}"
         return ModelRefusal.BLIND_TO_SHUFFLED, text

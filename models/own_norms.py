@@ -32,8 +32,8 @@ class OwnNormConfig:
             nothing.
         least_peer_count: a rank with at most so many ranks in its role, itself included, is not judged.
         known_count: a rank is not judged before so many steps of its own.
-        odd_factor: a norm far from the peers' and this many own spreads away is not learned, because it would inflate
-            the spread.
+        outlier_factor: a norm far from the peers' and this many own spreads away is not learned, because it would
+            inflate the spread.
         memory_count: number of steps in a rank's moving statistics.
     """
 
@@ -42,7 +42,7 @@ class OwnNormConfig:
     equal_ratio: float = 0.01
     least_peer_count: int = 3
     known_count: int = 16
-    odd_factor: float = 4.0
+    outlier_factor: float = 4.0
     memory_count: int = 128
 
 
@@ -106,10 +106,10 @@ class OwnNorms:
         compared = sizes > self.config.least_peer_count
         known = counts >= self.config.known_count
         is_away = np.minimum(away, np.where(known, beyond_usual, np.inf)) > np.log(self.config.factor)
-        is_odd = known & is_away & (beyond_usual > self.config.odd_factor * own)
-        self.past.learn(ranks, np.where(compared & ~is_odd, away, np.nan)[:, None])
+        is_outlier = known & is_away & (beyond_usual > self.config.outlier_factor * own)
+        self.past.learn(ranks, np.where(compared & ~is_outlier, away, np.nan)[:, None])
         is_far = np.flatnonzero(
-            compared & is_odd & (beyond_usual > self.config.deviation_factor * np.maximum(spreads, own))
+            compared & is_outlier & (beyond_usual > self.config.deviation_factor * np.maximum(spreads, own))
         )
         steps, rates, _ = self.often.look(ranks)
         self.often.learn(ranks, is_away[:, None].astype(np.float64))

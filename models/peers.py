@@ -186,9 +186,11 @@ def _compare(
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
     sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
-    odd = np.flatnonzero((np.abs(sigmas) > config.suspicious_sigmas).any(axis=0))
-    alike = became_alike(values[:, odd], level[:, odd], groups, floors[odd], config.relative_floor_ratio)
-    sigmas[:, odd] = np.where(judged[:, odd] & alike, np.float32(0.0), sigmas[:, odd])
+    suspicious = np.flatnonzero((np.abs(sigmas) > config.suspicious_sigmas).any(axis=0))
+    alike = became_alike(
+        values[:, suspicious], level[:, suspicious], groups, floors[suspicious], config.relative_floor_ratio
+    )
+    sigmas[:, suspicious] = np.where(judged[:, suspicious] & alike, np.float32(0.0), sigmas[:, suspicious])
     if len(shifts) > 1 and additive.any():
         own = np.where(additive, beyond_others(rest, shift, shifts), rest)
         said = np.where(judged & (sigmas != 0.0), own / sigma, sigmas).astype(np.float32)
@@ -317,9 +319,9 @@ def _learn(
     first = fresh & ~np.isfinite(state.level)
     state.level = np.where(first, values, state.level).astype(np.float32)
     rate = 1.0 / np.clip(state.seen_count + 1, 1, config.level_count)
-    odd = np.abs(sigmas) > config.suspicious_sigmas
+    suspicious = np.abs(sigmas) > config.suspicious_sigmas
     # Of a machine that is ill what creeps beside what is odd is not usual either: heat, slowly.
-    slowly = odd if doubted is None else odd | doubted[:, None]
+    slowly = suspicious if doubted is None else suspicious | doubted[:, None]
     rate = np.where(slowly, rate * config.suspicious_rate_ratio, rate)
     rate = np.where(fresh & ~first & ~idle, rate, 0.0)
     scaled = np.where(np.isfinite(factor), rest / np.clip(factor, 0.3, 3.0), rest)

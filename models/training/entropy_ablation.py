@@ -30,13 +30,13 @@ class Ablation:
     Attributes:
         without_ratio: area of the tree over plain times, each class relative to the role's median.
         with_ratio: area of the tree that also has the two entropies and the two divergences.
-        odd_count: judged windows of faulty ranks.
+        faulty_count: judged windows of faulty ranks.
         all_count: all judged windows.
     """
 
     without_ratio: float
     with_ratio: float
-    odd_count: int
+    faulty_count: int
     all_count: int
 
     @property
@@ -48,7 +48,7 @@ class Ablation:
     def sentence(self) -> str:
         """A sentence for the report: both areas, the counts, and whether entropy adds less than ``WORTH_AUC``."""
         text = f"AUC {self.without_ratio:.3f} without entropy, {self.with_ratio:.3f} with it"
-        text += f" ({self.odd_count} of {self.all_count} windows are faulty)"
+        text += f" ({self.faulty_count} of {self.all_count} windows are faulty)"
         return text if self.gain_ratio >= WORTH_AUC else f"{text}: entropy adds less than {WORTH_AUC}"
 
 
@@ -63,13 +63,13 @@ def features_of(window: OpWindow, config: EntropyConfig) -> tuple[FloatArray, Fl
     return plain, np.nan_to_num(against_peers(measure(window.seconds, window.counts, config)))
 
 
-def ablate(plain: FloatArray, entropies: FloatArray, odd: NDArray[np.bool_], jobs: NDArray[np.int64]) -> Ablation:
+def ablate(plain: FloatArray, entropies: FloatArray, faulty: NDArray[np.bool_], jobs: NDArray[np.int64]) -> Ablation:
     """Train both trees on jobs with an even number and measure them on the others.
 
     Args:
         plain: features without entropy, one row for each rank and window.
         entropies: the four ``FEATURES``, same rows.
-        odd: whether the rank was at fault in this window, shape (rows,).
+        faulty: whether the rank was at fault in this window, shape (rows,).
         jobs: job number of each row.
 
     Raises:
@@ -77,11 +77,11 @@ def ablate(plain: FloatArray, entropies: FloatArray, odd: NDArray[np.bool_], job
     """
     trained = jobs % 2 == 0
     for half in (trained, ~trained):
-        if not 0 < odd[half].sum() < half.sum():
-            raise ConfigError("odd", f"{odd[half].sum()} of {half.sum()}", "some of each half's rows, not all")
+        if not 0 < faulty[half].sum() < half.sum():
+            raise ConfigError("faulty", f"{faulty[half].sum()} of {half.sum()}", "some of each half's rows, not all")
     found = []
     for table in (plain, np.concatenate([plain, entropies], axis=1)):
         tree = DecisionTreeClassifier(max_depth=TREE_DEPTH, class_weight="balanced", min_samples_leaf=5, random_state=0)
-        tree.fit(table[trained], odd[trained])
-        found.append(float(roc_auc_score(odd[~trained], tree.predict_proba(table[~trained])[:, 1])))
-    return Ablation(found[0], found[1], int(odd[~trained].sum()), int((~trained).sum()))
+        tree.fit(table[trained], faulty[trained])
+        found.append(float(roc_auc_score(faulty[~trained], tree.predict_proba(table[~trained])[:, 1])))
+    return Ablation(found[0], found[1], int(faulty[~trained].sum()), int((~trained).sum()))

@@ -45,8 +45,8 @@ def filter_explained_by_steps(
     for component in freed:
         log.degrade(component.name)
     reported = [replace(f, clears=(*f.clears, *freed)) if f in why else f for f in findings]
-    odd = [replace(report, fault=FaultKind.DEGRADED, confidence=0.6, tentative=False) for report in slow]
-    return reported, [*others, *odd]
+    degraded = [replace(report, fault=FaultKind.DEGRADED, confidence=0.6, tentative=False) for report in slow]
+    return reported, [*others, *degraded]
 
 
 def filter_contradicted(

@@ -36,7 +36,7 @@ def test_e6_the_report_holds_both_areas(slow_factor: float) -> None:
 
     assert 0.5 < found.without_ratio <= 1
     assert 0.5 < found.with_ratio <= 1
-    assert (found.odd_count, found.all_count) == (20, 320)
+    assert (found.faulty_count, found.all_count) == (20, 320)
     assert f"{found.without_ratio:.3f}" in found.sentence
     assert f"{found.with_ratio:.3f}" in found.sentence
 
