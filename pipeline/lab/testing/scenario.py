@@ -10,7 +10,7 @@ from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Verdict, VerdictState
+from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.codec import encode
 
 
@@ -139,6 +139,15 @@ class Scenario:
         """Return the last update of each verdict that was not cancelled."""
         last = {verdict.verdict_id: verdict for verdict in self.verdicts}
         return [verdict for verdict in last.values() if verdict.state is not VerdictState.CANCELLED]
+
+    def accused_names(self) -> list[str]:
+        """Return the names of the suspects of all last updates; a ``degraded`` fault accuses nobody."""
+        return [
+            suspect.component.name
+            for verdict in self.final()
+            if verdict.fault is not FaultKind.DEGRADED
+            for suspect in verdict.suspects
+        ]
 
     def told(self) -> str:
         """Return all verdicts as text, for a failing test."""
