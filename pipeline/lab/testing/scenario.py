@@ -140,15 +140,6 @@ class Scenario:
         last = {verdict.verdict_id: verdict for verdict in self.verdicts}
         return [verdict for verdict in last.values() if verdict.state is not VerdictState.CANCELLED]
 
-    def accused_names(self) -> list[str]:
-        """Return the names of the suspects of all last updates; a ``degraded`` fault accuses nobody."""
-        return [
-            suspect.component.name
-            for verdict in self.final()
-            if verdict.fault is not FaultKind.DEGRADED
-            for suspect in verdict.suspects
-        ]
-
     def told(self) -> str:
         """Return all verdicts as text, for a failing test."""
         lines = [
@@ -167,6 +158,15 @@ class Scenario:
         line = verdict.to_line()
         line["suspects"] = [suspect["name"] for suspect in line["suspects"]]
         return all(line.get(key) == value for key, value in want.named.items())
+
+    def accused_names(self) -> list[str]:
+        """Return the names of the suspects of all last updates; a ``degraded`` fault accuses nobody."""
+        return [
+            suspect.component.name
+            for verdict in self.final()
+            if verdict.fault is not FaultKind.DEGRADED
+            for suspect in verdict.suspects
+        ]
 
 
 def _names(suspects: object) -> Sequence[str]:

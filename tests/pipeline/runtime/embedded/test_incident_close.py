@@ -14,7 +14,7 @@ from tests.pipeline.waiting import until
 from tocsin.pipeline.incidents.closing import close_event
 from tocsin.pipeline.lab.testing import FakeJob, JobShape
 from tocsin.pipeline.runtime.embedded.close_handler import close_handler
-from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineRefusedError
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.reasons import Reason, SpeakerRefusal
 from tocsin.schemas.records import NS_PER_SECOND
@@ -37,7 +37,8 @@ def life(tmp_path: Path) -> Iterator[Life]:
 
 
 def close(life: Life, wanted: str, **told: object) -> dict[str, object]:
-    return life.client.call("incident_close", **{"id": wanted, "note": "replaced the card", **told})
+    path = life.service._config.control_path  # noqa: SLF001  # where a client finds it
+    return ControlClient(path).call("incident_close", **{"id": wanted, "note": "replaced the card", **told})
 
 
 def opened(life: Life) -> str:
