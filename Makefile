@@ -79,7 +79,7 @@ coverage: install
 test-gate: install
 	@$(BIN)/python -m pytest -m "gate and not slow" $(SPREAD) $(ARGS)
 
-# The wheel, installed as on a training host, for each Python that is here (ARGS=3.12: that one).
+# The wheel, installed as on a training host, for each Python that is here (ARGS=3.12: that one). With CI=1 all must be.
 test-wheel: install
 	@$(BIN)/python -m tests.tools.wheel $(ARGS)
 

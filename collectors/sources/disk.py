@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.api import Collector, NothingHere, Reading
+from tocsin.collectors.sources.settings import SourceSettings
 
 
 class DiskCollector:
@@ -27,3 +28,8 @@ class DiskCollector:
         if not found.f_blocks:
             raise NothingHere(f"{self._path} has no blocks (a virtual file system)")
         return Reading(host={"disk_used_ratio": 1.0 - found.f_bavail / found.f_blocks})
+
+
+def from_settings(settings: SourceSettings) -> list[Collector]:
+    """Return the collector of the file system in the settings."""
+    return [DiskCollector(settings.disk_path, settings.period_seconds)]

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.api import Collector, NothingHere, Reading
 from tocsin.collectors.sources.procfs import (
     CpuTimes,
     KeptFiles,
@@ -16,6 +16,7 @@ from tocsin.collectors.sources.procfs import (
     parse_net_dev,
     read_text,
 )
+from tocsin.collectors.sources.settings import SourceSettings
 
 NS_PER_SECOND: Final = 1_000_000_000
 
@@ -100,3 +101,8 @@ class HostCollector:
     def _has_device(self, interface: str) -> bool:
         """Return whether an interface has a device behind it."""
         return os.path.exists(f"{self._config.roots.sys}/class/net/{interface}/device")
+
+
+def from_settings(settings: SourceSettings) -> list[Collector]:
+    """Return the collector of the host's metrics."""
+    return [HostCollector(HostConfig(settings.roots, settings.period_seconds))]

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.collectors.api import CollectorError, HostEvent, NothingHere, Reading
+from tocsin.collectors.api import Collector, CollectorError, HostEvent, NothingHere, Reading
+from tocsin.collectors.sources.settings import SourceSettings
 from tocsin.schemas import events
 from tocsin.schemas.errors import FieldError
 from tocsin.schemas.formats.kernel_lines import MAX_LINE_CHARACTERS, KernelFinding, read_line
@@ -241,3 +242,8 @@ def _identity(payload: Mapping[str, Any]) -> str:
 def _host_event(name: str, severity: Severity, payload: Mapping[str, Any]) -> HostEvent:
     """Build a host event of the kernel."""
     return HostEvent(name, EventSource.KERNEL, severity, payload)
+
+
+def from_settings(settings: SourceSettings) -> list[Collector]:
+    """Return the collector of the kernel log."""
+    return [KernelLogCollector(KernelLogConfig(settings.kmsg_path))]

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tocsin.collectors.api import CollectorError, GpuPlace, HostEvent, NothingHere, Reading
+from tocsin.collectors.api import Collector, CollectorError, GpuPlace, HostEvent, NothingHere, Reading
 from tocsin.collectors.sources._nvml_calls import Asker, DriverGoneError, GpuLostError
 from tocsin.collectors.sources._nvml_samples import GpuSampler
 from tocsin.collectors.sources._nvml_states import GpuStates
+from tocsin.collectors.sources.settings import SourceSettings
 from tocsin.schemas import events
 from tocsin.schemas.formats.pci import normal_pci
 from tocsin.schemas.formats.xid import meaning_of_xid, severity_of
@@ -289,3 +290,13 @@ def _pynvml(load: Callable[[str], object] = ctypes.CDLL) -> Any:
         return importlib.import_module("pynvml")
     except ImportError as error:
         raise NothingHere("no nvidia-ml-py in this environment: pip install nvidia-ml-py") from error
+
+
+def from_settings(settings: SourceSettings) -> list[Collector]:
+    """Return the collector of the GPUs; with ``fake:N``, of N simulated GPUs."""
+    library = None
+    if settings.nvml.startswith("fake:"):
+        from tocsin.collectors.testing.fake_nvml import fake_host
+
+        library = fake_host(int(settings.nvml.removeprefix("fake:")))
+    return [NvmlCollector(NvmlConfig(settings.period_seconds, library))]

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.collectors.api import NothingHere, Reading
+from tocsin.collectors.api import Collector, NothingHere, Reading
 from tocsin.collectors.sources.host import NS_PER_SECOND
 from tocsin.collectors.sources.procfs import (
     GONE_STATES,
@@ -21,6 +21,7 @@ from tocsin.collectors.sources.procfs import (
     parse_process_stat,
     read_text,
 )
+from tocsin.collectors.sources.settings import SourceSettings
 
 TREE_TICKS: Final = 5
 """Samples between two walks of the tree, each of which reads a file per thread."""
@@ -119,3 +120,9 @@ class ProcessTreeCollector:
         except (FileNotFoundError, ProcessLookupError):
             pass  # it left while it was read, or the kernel lists no children
         return children
+
+
+def from_settings(settings: SourceSettings) -> list[Collector]:
+    """Return the collector of the process tree that poses as a host."""
+    config = ProcessTreeConfig(settings.process_tree_pid, settings.roots, settings.period_seconds)
+    return [ProcessTreeCollector(config)]

@@ -9,15 +9,17 @@ import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tocsin.collectors.api import CollectorError, HostEvent, Reading
+from tocsin.collectors.api import Collector, CollectorError, HostEvent, Reading
 from tocsin.collectors.sources._prometheus_columns import PrometheusColumns
+from tocsin.collectors.sources.settings import SourceSettings
 from tocsin.schemas import events
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.formats.pci import normal_pci
-from tocsin.schemas.formats.prometheus_mapping import BUILTIN_MAPPING, PrometheusMapping
+from tocsin.schemas.formats.prometheus_mapping import BUILTIN_MAPPING, PrometheusMapping, parse_mapping
 from tocsin.schemas.formats.prometheus_page import PageParser, PageSample, is_blank
 from tocsin.schemas.formats.xid import meaning_of_xid, severity_of
 from tocsin.schemas.records import EventSource
@@ -148,3 +150,20 @@ def _fetch(url: str) -> bytes:
     with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
         data: bytes = response.read(MAX_PAGE_BYTES + 1)
         return data
+
+
+def from_settings(settings: SourceSettings) -> list[Collector]:
+    """Return one collector for each exporter's page.
+
+    Raises:
+        ConfigError: the mapping file cannot be read or is not valid, or an address is no http or https URL.
+    """
+    mapping, path = BUILTIN_MAPPING, settings.prometheus_mapping_path
+    if path:
+        try:
+            mapping = parse_mapping(Path(path).read_text(encoding="utf-8"), path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError("prometheus-mapping", path, f"a JSON file that can be read ({error})") from error
+    urls, period = settings.prometheus_urls, settings.prometheus_seconds
+    names = ["prometheus", *(f"prometheus_{number}" for number in range(2, len(urls) + 1))]
+    return [PrometheusCollector(PrometheusConfig(u, mapping, period, n)) for u, n in zip(urls, names, strict=True)]

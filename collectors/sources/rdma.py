@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tocsin.collectors.api import HostEvent, NothingHere, Reading
+from tocsin.collectors.api import Collector, HostEvent, NothingHere, Reading
 from tocsin.collectors.sources.procfs import KeptFiles, Roots
 from tocsin.collectors.sources.rates import Rates
+from tocsin.collectors.sources.settings import SourceSettings
 from tocsin.schemas import events
 from tocsin.schemas.errors import FieldError
 from tocsin.schemas.formats.infiniband import parse_counter, parse_rate_gbps, parse_state
@@ -275,3 +276,8 @@ def _counters_of(path: str) -> dict[str, tuple[tuple[str, int], ...]]:
                 found[metric] = present
                 break
     return found
+
+
+def from_settings(settings: SourceSettings) -> list[Collector]:
+    """Return the collector of the InfiniBand and RoCE ports."""
+    return [RdmaCollector(RdmaConfig(settings.roots, settings.period_seconds))]

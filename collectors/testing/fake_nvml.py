@@ -2,7 +2,7 @@
 
 Where pynvml raises, this raises an ``NVMLError`` with the same code. An unsupported value is an error and not
 a zero; each field value carries a code; GPM needs two samples. Names and numbers are pynvml's own
-(``tests/collectors/test_fake_nvml.py`` compares them).
+(``tests/collectors/sources/test_nvml.py`` compares them).
 """
 
 # ruff: noqa: N802, N815  # the names are NVML's

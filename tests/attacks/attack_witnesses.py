@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tests.attacks.registry import Outcome, attack
-from tocsin.pipeline.lab.testing import FakeJob, JobShape, Scenario
+from tests.timelines import build_scenario
+from tocsin.pipeline.lab.testing import FakeJob
 from tocsin.schemas import events
 from tocsin.schemas.records import Severity
 from tocsin.schemas.verdicts import Verdict
@@ -22,12 +23,7 @@ WORDS = (
     "GPU execution failed",
 )
 PROGRAM_XIDS = (13, 31, 43, 45)
-_SHAPE = JobShape(rank_count=6, step_seconds=0.5)
-
-
-def _scenario(shape: JobShape = _SHAPE) -> tuple[Scenario, FakeJob]:
-    scenario = Scenario(shape)
-    return scenario, scenario.job
+_SHAPE = {"rank_count": 6, "step_seconds": 0.5}
 
 
 def _lose_gpu_and_exit(job: FakeJob, rank: int) -> None:
@@ -56,7 +52,7 @@ def two_events() -> Outcome:
     """A lost GPU and an exit, told by the host's own agent, while all steps go on."""
     found: list[str] = []
     for times in (1, 25):
-        scenario, job = _scenario()
+        scenario, job = build_scenario(**_SHAPE)
         for second in range(times):
             scenario.at(20 + second).inject(_lose_gpu_and_exit, job, 5)
         found += _proposed(scenario.run(50).verdicts, HARD)
@@ -66,7 +62,7 @@ def two_events() -> Outcome:
 @attack("C4", "two forged events of host after host, 14 s apart")
 def host_after_host() -> Outcome:
     """Each host lies in turn: six of eight healthy machines were to be evicted so."""
-    scenario, job = _scenario()
+    scenario, job = build_scenario(**_SHAPE)
     for rank in range(6):
         scenario.at(20 + 14 * rank).inject(_lose_gpu_and_exit, job, rank)
     return _outcome(6, _proposed(scenario.run(115).verdicts, HARD))
@@ -75,7 +71,7 @@ def host_after_host() -> Outcome:
 @attack("C4", "one forged NaN rolls no job back")
 def one_nan() -> Outcome:
     """A number that one host alone lost, while the others keep theirs; and what really dies after it is named."""
-    scenario, job = _scenario()
+    scenario, job = build_scenario(**_SHAPE)
     scenario.at(20).inject(job.event, 5, events.NAN, Severity.ERROR, step=job.step + 30, what="local_grad", value="nan")
     scenario.at(40).inject(job.kill, 3)
     verdicts = scenario.run(50).verdicts
@@ -89,7 +85,7 @@ def printed_words() -> Outcome:
     """Its peers lose their connections: the job is restarted, and no machine is taken away."""
     found: list[str] = []
     for words in WORDS:
-        scenario, job = _scenario()
+        scenario, job = build_scenario(**_SHAPE)
         scenario.at(10).inject(job.kill, 5, signal=0, code=1, stderr=words)
         found += _proposed(scenario.run(16).verdicts, HARD)
     return _outcome(len(WORDS), found)
@@ -98,7 +94,7 @@ def printed_words() -> Outcome:
 @attack("H5", "a program prints it, then the next one")
 def printed_by_one_after_another() -> Outcome:
     """Rank after rank prints the words and exits, and makes steps again."""
-    scenario, job = _scenario()
+    scenario, job = build_scenario(**_SHAPE)
     for count, rank in enumerate((5, 2, 4)):
         scenario.at(10 + 12 * count).inject(
             job.event, rank, events.EXIT, Severity.FATAL, code=1, signal=0, stderr_tail=WORDS[0]
@@ -116,7 +112,7 @@ def program_xids() -> Outcome:
     """13, 31, 43, 45 are no hardware event, though the kernel tells them: a bad kernel of the user's causes them."""
     found: list[str] = []
     for code in PROGRAM_XIDS:
-        scenario, job = _scenario()
+        scenario, job = build_scenario(**_SHAPE)
         scenario.at(10).inject(_program_xids, job, job.kill, code)
         found += _proposed(scenario.run(16).verdicts, HARD)
     return _outcome(len(PROGRAM_XIDS), found)
@@ -125,6 +121,6 @@ def program_xids() -> Outcome:
 @attack("H5", "one host's silence")
 def one_silence() -> Outcome:
     """An agent is killed while its rank works on."""
-    scenario, job = _scenario()
+    scenario, job = build_scenario(**_SHAPE)
     scenario.at(20).inject(job.kill_agent, 5)
     return _outcome(1, _proposed(scenario.run(90).verdicts, HARD | STOPS_ALL))

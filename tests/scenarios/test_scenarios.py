@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.timelines import build_scenario
 from tocsin.pipeline.lab.testing import (
     FakeJob,
     JobShape,
@@ -20,11 +21,6 @@ WATCHDOG = (
 )
 
 
-def _scenario(**shape: float) -> tuple[Scenario, FakeJob]:
-    scenario = Scenario(JobShape(**shape))  # type: ignore[arg-type]  # counts and seconds by name
-    return scenario, scenario.job
-
-
 def _say_again(job: FakeJob, rank: int, seconds_ago: int) -> None:
     ended_ns = job.now_ns - seconds_ago * 1_000_000_000
     job.event(rank, events.EXIT, Severity.ERROR, code=-9, signal=9, stderr_tail="", ended_ns=ended_ns)
@@ -37,7 +33,7 @@ def _die_unheard(job: FakeJob, rank: int) -> None:
 
 class TestStop:
     def test_a_killed_rank_is_named_and_its_victims_are_not(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.kill, 3)
         scenario.want(between(20, 23), fault="fail_stop", cause="process_exit", suspects=["n03"], action="restart")
         scenario.run(60).check()
@@ -47,7 +43,7 @@ class TestStop:
         """Agents repeat what ended: an engine that knows it learns nothing, also after the job was told to restart."""
         reported: list[list[object]] = []
         for says_again in (False, True):
-            scenario, job = _scenario()
+            scenario, job = build_scenario()
             scenario.at(20).inject(job.kill, 3)
             for second in (35, 50) if says_again else ():
                 scenario.at(second).inject(_say_again, job, 3, second - 20)
@@ -59,7 +55,7 @@ class TestStop:
         assert reported[0] == reported[1] != []
 
     def test_an_engine_that_hears_of_an_end_only_later_names_it(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(_die_unheard, job, 3)
         scenario.at(40).inject(_say_again, job, 3, 20)
         scenario.run(50)
@@ -68,7 +64,7 @@ class TestStop:
         assert (last.cause, [s.component.name for s in last.suspects]) == ("process_exit", ["n03"])
 
     def test_an_exception_is_told_from_the_lost_connections_that_follow(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.kill, 5, signal=0, code=1, stderr=EXCEPTION)
         scenario.want(between(20, 23), cause="process_exit", suspects=["n05"], reason="first_fatal_exit")
         scenario.run(40).check()
@@ -85,13 +81,13 @@ class TestStop:
         ],
     )
     def test_last_words_tell_why(self, words: str, cause: str, action: str) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.kill, 5, signal=0, code=1, stderr=words)
         scenario.want(between(20, 23), cause=cause, suspects=["n05"], reason="first_fatal_exit", action=action)
         scenario.run(40).check()
 
     def test_the_same_error_everywhere_accuses_nobody(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
 
         def everybody() -> None:
             for rank in range(8):
@@ -104,7 +100,7 @@ class TestStop:
         scenario.run(40).check()
 
     def test_a_scheduler_that_stops_the_job_accuses_nobody(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
 
         def cancel() -> None:
             for rank in range(8):
@@ -116,34 +112,34 @@ class TestStop:
         scenario.want_nothing(60)
 
     def test_a_normal_end_is_no_fault(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.end)
         scenario.want_nothing(120)
 
 
 class TestHang:
     def test_a_frozen_process_is_named_within_seconds(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.freeze, 3)
         scenario.want(between(20, 25), fault="hang", cause="process_frozen", suspects=["n03"])
         scenario.want(between(25, 32), state="confirmed", action="restart", suspects=["n03"])
         scenario.run(60).check()
 
     def test_a_rank_that_never_arrives_is_named_only_after_patience(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.freeze, 3, seen=False)
         scenario.want(between(49, 56), fault="hang", cause="unknown", suspects=["n03"], reason="never_arrived")
         scenario.run(70).check()
 
     def test_a_rank_in_another_collective_is_a_program_fault(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.skip_collective, 3)
         scenario.want(between(20, 25), fault="hang", cause="collective_mismatch", suspects=["n03"], action="notify")
         scenario.run(60).check()
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
     def test_a_hang_that_rights_itself_is_closed(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.freeze, 3)
         scenario.at(35).inject(job.thaw, 3)
         scenario.want(between(35, 50), state="resolved", suspects=["n03"])
@@ -152,7 +148,7 @@ class TestHang:
 
 class TestSlow:
     def test_slow_compute_opens_mildly_and_is_confirmed_when_it_lasts(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.slow, 3, "forward", 4)
         scenario.want(between(20, 25), fault="fail_slow", cause="unknown", suspects=["n03"], action="probe", update=0)
         scenario.want(between(34, 45), state="confirmed", action="probe", suspects=["n03"])
@@ -195,39 +191,39 @@ class TestSlow:
         assert [verdict.suspects[0].component.name for verdict in scenario.verdicts[-2:]] == ["n14", "n03"]
 
     def test_a_slow_spell_of_seconds_is_cancelled_and_never_drained(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.slow, 3, "forward", 4)
         scenario.at(28).inject(job.slow, 3, "forward", 1)
         scenario.run(60).check(taken_back=True)
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
     def test_a_small_slowness_needs_long_evidence(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(30).inject(job.slow, 3, "forward", 1.6)
         scenario.want(between(35, 60), fault="fail_slow", suspects=["n03"])
         scenario.run(90).check()
 
     def test_one_slow_loader_is_the_programs_not_the_machines(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.slow, 3, "data", 20)
         scenario.want(between(20, 25), cause="loader_stall", suspects=["n03"], action="notify")
         scenario.run(60).check()
         assert all(verdict.action.value == "notify" for verdict in scenario.verdicts)
 
     def test_slow_loading_everywhere_is_a_shared_service(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.slow_all, "data", 20)
         scenario.want(between(20, 25), cause="shared_service", suspects=[], action="notify")
         scenario.run(60).check()
 
     def test_a_slowdown_of_all_is_nobodys_fault(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(30).inject(job.slow_all, "forward", 3)
         scenario.want(between(55, 75), cause="workload_change", suspects=[], action="none")
         scenario.run(90).check()
 
     def test_slow_traffic_of_one_rank_is_found_by_its_groups(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.slow_link, 3, 0.05)
         scenario.want(between(20, 26), cause="network_slow", suspects=["n03"])
         scenario.run(90).check()
@@ -235,28 +231,28 @@ class TestSlow:
 
     @pytest.mark.parametrize("ranks", [2])
     def test_two_machines_abstain(self, ranks: int) -> None:
-        scenario, job = _scenario(rank_count=ranks)
+        scenario, job = build_scenario(rank_count=ranks)
         scenario.at(20).inject(job.slow, 1, "forward", 4)
         scenario.run(60)
         assert not [verdict for verdict in scenario.verdicts if verdict.suspects]
         assert scenario.engine.status()["jobs"][0]["abstained"]["too_few_peers"] > 0
 
     def test_stages_are_compared_with_themselves(self) -> None:
-        scenario, job = _scenario(rank_count=8, stage_count=2)
+        scenario, job = build_scenario(rank_count=8, stage_count=2)
         for rank in range(4, 8):
             job.slow(rank, "forward", 2.0)
         scenario.want_nothing(90)
 
     def test_a_rank_with_a_little_more_work_from_the_start_is_not_accused(self) -> None:
         """Rank 0 logs and evaluates: undecidable from a weak machine, so at most degraded, and no action."""
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         job.slow(0, "forward", 1.5)
         scenario.run(240)
         assert {verdict.fault.value for verdict in scenario.verdicts} <= {"degraded"}
         assert {verdict.action.value for verdict in scenario.verdicts} <= {"none"}
 
     def test_a_rank_that_is_very_slow_from_the_start_is_named_later(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         job.slow(3, "forward", 4.0)
         scenario.want(between(20, 60), fault="fail_slow", suspects=["n03"])
         scenario.run(90).check()
@@ -264,33 +260,33 @@ class TestSlow:
 
 class TestOneSource:
     def test_an_agent_that_dies_on_a_healthy_job_is_no_fault(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.kill_agent, 3)
         scenario.want_nothing(90)
         assert scenario.engine.status()["jobs"][0]["abstained"]["monitoring_lost"] > 0
 
     def test_an_agent_dies_on_one_while_another_is_at_fault(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.kill_agent, 2)
         scenario.at(20).inject(job.freeze, 5)
         scenario.want(between(20, 26), fault="hang", suspects=["n05"])
         scenario.run(90).check()
 
     def test_an_agent_died_long_before_another_rank_is_at_fault(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.kill_agent, 2)
         scenario.at(50).inject(job.freeze, 5)
         scenario.want(between(50, 56), fault="hang", suspects=["n05"])
         scenario.run(120).check()
 
     def test_a_machine_that_is_gone_is_named_when_its_peers_stand(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.lose_host, 3)
         scenario.want(between(28, 36), fault="fail_stop", cause="machine_unreachable", suspects=["n03"])
         scenario.run(60).check()
 
     def test_a_job_whose_every_host_falls_silent(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
 
         def silence() -> None:
             for rank in job.ranks:
@@ -303,13 +299,13 @@ class TestOneSource:
 
 class TestNan:
     def test_the_first_rank_without_a_number_is_told_by_its_step(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.nan, 3)
         scenario.want(between(20, 23), fault="silent_corruption", cause="nan_gradient", suspects=["n03"])
         scenario.run(40).check()
 
     def test_all_at_the_same_step_accuses_nobody(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
 
         def everybody() -> None:
             for rank in range(8):
@@ -322,7 +318,7 @@ class TestNan:
 
 class TestHealthy:
     def test_checkpoints_an_evaluation_and_the_end_say_nothing(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(20).inject(job.pause, 15)
         scenario.at(50).inject(job.pause, 5, "evaluation")
         scenario.at(80).inject(job.pause, 20)
@@ -332,14 +328,14 @@ class TestHealthy:
     @pytest.mark.parametrize("seed", range(4))
     @pytest.mark.parametrize("jitter", [0.02, 0.3])
     def test_jitter_says_nothing(self, seed: int, jitter: float) -> None:
-        scenario, _ = _scenario(seed=seed, jitter_ratio=jitter)
+        scenario, _ = build_scenario(seed=seed, jitter_ratio=jitter)
         scenario.want_nothing(240)
 
 
 class TestTakenDown:
     def test_agents_that_leave_in_order_and_one_that_does_not(self) -> None:
         """The monitoring is taken down: the last agent's silence is no machine's fault."""
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
 
         def take_down() -> None:
             for rank in job.ranks:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.timelines import build_metrics_scenario
 from tocsin.pipeline.lab.testing import (
-    JobShape,
     MachineShape,
     MetricsJob,
     MetricsScenario,
@@ -26,9 +26,7 @@ HOOKS = pytest.mark.parametrize("has_hook", [True, False], ids=["steps", "no_ste
 
 def _scenario(ranks: int = 16, *, has_hook: bool = True, **shape: Any) -> tuple[MetricsScenario, MetricsJob]:
     switches = {"leaf_hosts_count": 4, "minipod_leaves_count": 2} | shape
-    job = JobShape(rank_count=ranks, step_seconds=2.0, **switches)
-    scenario = MetricsScenario(job, machines=MachineShape(has_hook=has_hook))
-    return scenario, scenario.job
+    return build_metrics_scenario(MachineShape(has_hook=has_hook), ranks, **switches)
 
 
 def _names(ranks: Sequence[int]) -> list[str]:
@@ -38,10 +36,6 @@ def _names(ranks: Sequence[int]) -> list[str]:
 def _last(scenario: MetricsScenario) -> Verdict:
     [verdict] = [verdict for verdict in scenario.final() if verdict.suspects and verdict.fault.value != "degraded"]
     return verdict
-
-
-def _accused(scenario: MetricsScenario) -> list[str]:
-    return [s.component.name for v in scenario.final() if v.fault.value != "degraded" for s in v.suspects]
 
 
 def _common(scenario: MetricsScenario) -> tuple[str, str]:
@@ -69,7 +63,7 @@ class TestSilentTogether:
             scenario.at(150).inject(job.lose_host, rank)
         scenario.run(240)
 
-        assert _accused(scenario) == _names(range(4, 8))
+        assert scenario.accused_names() == _names(range(4, 8))
         assert _common(scenario) == ("leaf", "leaf1")
         assert _last(scenario).cause == "machine_unreachable"
 
@@ -80,7 +74,7 @@ class TestSilentTogether:
             scenario.at(150).inject(job.lose_host, rank)
         scenario.run(240)
 
-        assert _accused(scenario) == _names(range(8))
+        assert scenario.accused_names() == _names(range(8))
         assert _common(scenario) == ("minipod", "minipod0")
 
     def test_half_of_a_job_that_shares_nothing_is_nobody_s_fault(self) -> None:
@@ -89,7 +83,7 @@ class TestSilentTogether:
             scenario.at(150).inject(job.lose_host, rank)
         scenario.run(240)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
 
 class TestMetricsTogether:
@@ -98,7 +92,7 @@ class TestMetricsTogether:
         _worse_link(scenario, job, range(4, 8))
         scenario.run(220)
 
-        assert _accused(scenario) == _names(range(4, 8))
+        assert scenario.accused_names() == _names(range(4, 8))
         assert _common(scenario) == ("leaf", "leaf1")
         assert _actions(scenario) <= {ActionKind.PROBE, ActionKind.NOTIFY}
 
@@ -117,7 +111,7 @@ class TestMetricsTogether:
             scenario.at(150).inject(job.slow_link, rank, 0.8)
         scenario.run(300)
 
-        assert _accused(scenario) == _names(ranks)
+        assert scenario.accused_names() == _names(ranks)
         assert bool(_actions(scenario) & {ActionKind.EVICT, ActionKind.DRAIN}) is has_other_sign
 
     def test_a_leaf_of_a_quarter_of_the_job_is_told_and_nobody_drains_its_machines(self) -> None:
@@ -125,7 +119,7 @@ class TestMetricsTogether:
         _worse_link(scenario, job, range(4, 8))
         scenario.run(400)
 
-        assert _accused(scenario) == _names(range(4, 8))
+        assert scenario.accused_names() == _names(range(4, 8))
         assert _common(scenario) == ("leaf", "leaf1")
         assert {verdict.reason for verdict in scenario.verdicts if verdict.update == 0} == {Reason.PFC_CONGESTED}
         assert _actions(scenario) <= {ActionKind.PROBE, ActionKind.NOTIFY}
@@ -135,14 +129,14 @@ class TestMetricsTogether:
         _worse_link(scenario, job, range(4, 8))
         scenario.run(260)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_a_leaf_that_is_alone_in_its_minipod_may_be_behind_a_congested_one(self) -> None:
         scenario, job = _scenario(minipod_leaves_count=1)
         _worse_link(scenario, job, range(4, 8))
         scenario.run(260)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_a_leaf_that_is_congested_and_makes_nothing_slower_is_no_news(self) -> None:
         scenario, job = _scenario()
@@ -150,14 +144,14 @@ class TestMetricsTogether:
             scenario.at(150).inject(job.raise_by, rank, PFC, 5000.0)
         scenario.run(260)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_two_machines_of_a_leaf(self) -> None:
         scenario, job = _scenario()
         _worse_link(scenario, job, (4, 5))
         scenario.run(260)
 
-        assert _accused(scenario) == _names((4, 5))
+        assert scenario.accused_names() == _names((4, 5))
         assert _common(scenario) == ("leaf", "leaf1")
 
     @pytest.mark.parametrize("others", [(), (9, 14)], ids=["they-alone", "hosts-of-other-leaves-are-marked"])
@@ -170,21 +164,21 @@ class TestMetricsTogether:
         scenario.at(150).inject(job.slow_all, "backward", 1.5)
         scenario.run(260)
 
-        assert _accused(scenario) == ([] if others else _names((4, 5)))
+        assert scenario.accused_names() == ([] if others else _names((4, 5)))
 
     def test_a_whole_minipod_is_congested_and_that_is_nobody_s_fault(self) -> None:
         scenario, job = _scenario()
         _worse_link(scenario, job, range(8))
         scenario.run(260)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_four_machines_of_four_leaves_are_not_named(self) -> None:
         scenario, job = _scenario()
         _worse_link(scenario, job, (0, 4, 8, 12))
         scenario.run(260)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_a_leaf_s_machines_that_compute_slower_are_no_switch_s_fault(self) -> None:
         """Clocks do not hang on a leaf: a rack that is too warm does, but who says so needs more than this."""
@@ -194,7 +188,7 @@ class TestMetricsTogether:
         scenario.at(150).inject(job.slow_all, "forward", 1.3)
         scenario.run(260)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
 
 class TestEventsTogether:
@@ -206,7 +200,7 @@ class TestEventsTogether:
         scenario.at(152).inject(job.pause, 300, "")
         scenario.run(200)
 
-        assert _accused(scenario) == _names(ranks)
+        assert scenario.accused_names() == _names(ranks)
         assert _common(scenario)[1] == common
 
     def test_ports_of_half_of_the_job_that_share_nothing(self) -> None:
@@ -216,7 +210,7 @@ class TestEventsTogether:
         scenario.at(152).inject(job.pause, 300, "")
         scenario.run(200)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_what_does_not_hang_on_a_switch_is_not_named_together(self) -> None:
         scenario, job = _scenario()
@@ -225,4 +219,4 @@ class TestEventsTogether:
         scenario.at(152).inject(job.pause, 300, "")
         scenario.run(200)
 
-        assert _accused(scenario) == _names((4,))
+        assert scenario.accused_names() == _names((4,))

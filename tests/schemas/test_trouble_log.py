@@ -6,20 +6,14 @@ import logging
 
 import pytest
 
+from tests.hand_clock import HandClock
 from tocsin.schemas.trouble_log import MAX_KEYS, TroubleLog
 
 LOGGER = logging.getLogger("tocsin.test-troubles")
 
 
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 def test_a_flood_is_one_line_an_interval_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = HandClock()
     troubles = TroubleLog(LOGGER, 10.0, clock)
     with caplog.at_level(logging.INFO, LOGGER.name):
         for _ in range(1000):
@@ -35,7 +29,7 @@ def test_a_flood_is_one_line_an_interval_with_a_count(caplog: pytest.LogCaptureF
 
 
 def test_what_came_no_more_is_said_by_flush(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = HandClock()
     troubles = TroubleLog(LOGGER, 10.0, clock)
     with caplog.at_level(logging.INFO, LOGGER.name):
         for _ in range(3):

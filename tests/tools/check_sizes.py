@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tools.python_files import Finding, check, shown
+
 ROOMS = ("schemas", "models", "pipeline", "collectors", "src/tocsin")
 
 MODULE_LINES = 400
@@ -30,14 +31,6 @@ class Definition(NamedTuple):
     name: str
     path: Path
     line: int
-
-
-class Finding(NamedTuple):
-    """A violation: file, line and what is wrong there."""
-
-    path: Path
-    line: int
-    sentence: str
 
 
 def docstring_line_count(node: FunctionNode) -> int:
@@ -104,33 +97,11 @@ def findings(paths: Iterable[Path]) -> Iterator[Finding]:
     yield from name_findings(classes)
 
 
-def modules(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the Python files under the folders, in order of their names."""
-    for folder in folders:
-        yield from sorted(folder.rglob("*.py"))
-
-
-def shown(path: Path) -> Path:
-    """Return a file's path relative to the repository's root, as it is where it lies elsewhere."""
-    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-
-
 def main(arguments: Sequence[str]) -> int:
     """Check the folders, print what is wrong, return the exit status."""
-    folders = [Path(argument) for argument in arguments] or [ROOT / room for room in ROOMS]
-    absent = [folder for folder in folders if not folder.is_dir()]
-    if absent:
-        print(f"no such folder: {', '.join(map(str, absent))}", file=sys.stderr)
-        return 2
-    paths = list(modules(folders))
-    found = list(findings(paths))
-    for path, line, sentence in found:
-        print(f"{shown(path)}:{line}: {sentence}")
-    if found:
-        print(f"{len(found)} found; the limits: tests/tools/check_sizes.py")
-        return 1
-    print(f"sizes: {len(paths)} modules, modules and functions are small enough, each class name stands once")
-    return 0
+    wrong = "{count} found; the limits: tests/tools/check_sizes.py"
+    right = "sizes: {count} modules, modules and functions are small enough, each class name stands once"
+    return check(arguments, ROOMS, findings, (wrong, right))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tools.python_files import Finding, check
+
 ROOMS = ("schemas", "models", "pipeline", "collectors")
 
 UNITS = (
@@ -166,39 +167,21 @@ def violations(source: str) -> Iterator[Violation]:
                         yield Violation(statement.lineno, node.name, name)
 
 
-def findings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and sentence for each thing wrong in one file; one that does not parse is wrong too."""
-    try:
-        for line, class_name, field in violations(path.read_text(encoding="utf-8")):
-            yield line, f"{class_name}.{field} is a number without a unit in its name"
-    except SyntaxError as error:
-        yield error.lineno or 0, f"does not parse: {error.msg}"
-
-
-def modules(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the Python files under the folders, in order of their names."""
-    for folder in folders:
-        yield from sorted(folder.rglob("*.py"))
+def findings(paths: Iterable[Path]) -> Iterator[Finding]:
+    """Yield all that is wrong in the files; one that does not parse is wrong too."""
+    for path in paths:
+        try:
+            for line, class_name, field in violations(path.read_text(encoding="utf-8")):
+                yield Finding(path, line, f"{class_name}.{field} is a number without a unit in its name")
+        except SyntaxError as error:
+            yield Finding(path, error.lineno or 0, f"does not parse: {error.msg}")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Check the folders, print what is wrong, return the exit status."""
-    folders = [Path(argument) for argument in arguments] or [ROOT / room for room in ROOMS]
-    absent = [folder for folder in folders if not folder.is_dir()]
-    if absent:
-        print(f"no such folder: {', '.join(map(str, absent))}", file=sys.stderr)
-        return 2
-    found = checked = 0
-    for path in modules(folders):
-        checked += 1
-        for line, sentence in findings(path):
-            found += 1
-            print(f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{line}: {sentence}")
-    if found:
-        print(f"{found} found; units and names that need none: tests/tools/check_units.py")
-        return 1
-    print(f"units: {checked} modules, every numeric field of a public type carries its unit")
-    return 0
+    wrong = "{count} found; units and names that need none: tests/tools/check_units.py"
+    right = "units: {count} modules, every numeric field of a public type carries its unit"
+    return check(arguments, ROOMS, findings, (wrong, right))
 
 
 if __name__ == "__main__":

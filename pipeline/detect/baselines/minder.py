@@ -15,10 +15,10 @@ from tocsin.models.minder_calls import Call, MinderCalls
 from tocsin.pipeline.core.arrays import array_from, array_state
 from tocsin.pipeline.core.frame_blocks import BUILTIN_TABLES, MetricSlice, join_blocks
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.detect.baselines.minder_ticks import Ticks, ticks_of_frames, ticks_of_means
 from tocsin.pipeline.detect.peers.rows import table_from, table_state
 from tocsin.schemas.metrics import BUILTIN_TABLE, MetricTable
-from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
@@ -38,7 +38,7 @@ class MinderDetectorConfig:
     procedure: MinderConfig = field(default_factory=MinderConfig)
 
 
-class MinderDetector:
+class MinderDetector(Abstaining):
     """Detector of the machine that is farthest from all others for more than four minutes.
 
     All machines of the job are compared with each other regardless of their role, as in the paper.
@@ -111,10 +111,6 @@ class MinderDetector:
                 },
             )
         ]
-
-    def _abstain(self, reason: Reason) -> None:
-        """Count one abstention for this reason."""
-        self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as a single part: 15 minutes of samples, 25 kB a machine."""

@@ -17,6 +17,7 @@ from tocsin.models.metric_means import MetricMeans
 from tocsin.models.pace import overdue_seconds
 from tocsin.pipeline.core.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.detect.peers.activity import WorkTracker
 from tocsin.pipeline.detect.peers.anomalies import AnomalyBuilder
 from tocsin.pipeline.detect.peers.comparison import JudgedWindow, PeerComparison
@@ -36,7 +37,7 @@ from tocsin.schemas.records import NS_PER_SECOND, Slice, TableAnnouncement
 from tocsin.schemas.verdicts import Anomaly
 
 
-class PeerDetector:
+class PeerDetector(Abstaining):
     """Finds the machines that differ among all machines of one job."""
 
     def __init__(self, config: PeersConfig, graph: JobGraph) -> None:
@@ -307,11 +308,6 @@ class PeerDetector:
         now = load_values(seen.values["mean"], window.groups, block, seen.windows["mean"])
         share = self.load.share_of(data.end_ns - data.start_ns, step_ns)
         self.load.take(share, data.start_ns, hosts, now, load_floors(block))
-
-    def _abstain(self, reason: Reason, count: int = 1) -> None:
-        """Count why nothing was judged."""
-        if count:
-            self.abstained[reason.value] = self.abstained.get(reason.value, 0) + count
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state in one part per kind of rows, and one for the rest."""

@@ -26,6 +26,7 @@ from tocsin.models.steps import (
 )
 from tocsin.pipeline.core.arrays import map_from, map_state
 from tocsin.pipeline.core.operator import UNCHANGED, pack_state, unpack_state
+from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.detect.steps.baseline import BLOCK_COUNT, ExcessPast
 from tocsin.pipeline.detect.steps.candidates import JOB, MORE, Candidate, Candidates
 from tocsin.pipeline.detect.steps.config import StepsConfig
@@ -46,7 +47,7 @@ from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, WitnessKi
 DETECTOR = "steps"
 
 
-class StepDetector:
+class StepDetector(Abstaining):
     """Finds slow ranks and job-wide slowdowns in one job's steps."""
 
     def __init__(self, config: StepsConfig, graph: JobGraph) -> None:
@@ -167,10 +168,6 @@ class StepDetector:
         self._judge_ranks()
         self._judge_job()
         return self._emit(data)
-
-    def _abstain(self, reason: Reason) -> None:
-        """Count why nothing was judged."""
-        self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def _take_ripe(self, now_ns: int) -> bool:
         """Move the steps that all active ranks have finished into the window; return whether there were any."""

@@ -26,6 +26,7 @@ from tocsin.models.op_features import FAMILIES, OpWindow, Vocabulary, sum_up
 from tocsin.models.rank_past import RankPast
 from tocsin.models.robust import spread
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.detect.traces.memory import SequenceMemory, past_from, past_state
 from tocsin.pipeline.detect.traces.streaks import StreakConfig, Streaks
 from tocsin.pipeline.detect.traces.windows import (
@@ -98,7 +99,7 @@ class _Outliers:
     details: Mapping[int, Mapping[str, Any]]
 
 
-class TraceDetector:
+class TraceDetector(Abstaining):
     """Detector of ranks whose operation durations changed against their peers.
 
     The job graph is shared with other operators and must be fed first.
@@ -162,10 +163,6 @@ class TraceDetector:
         return [
             anomaly for outliers in results if outliers is not None for anomaly in self._emit(job, window, outliers)
         ]
-
-    def _abstain(self, reason: Reason) -> None:
-        """Count one abstention for this reason."""
-        self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def _has_peers(self, window: RoleWindow) -> bool:
         """Return whether the window has enough ranks, on enough hosts, for a comparison."""

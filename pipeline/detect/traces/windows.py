@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tocsin.models.op_features import PHASES, OpRows, Vocabulary
 from tocsin.pipeline.core.arrays import array_from, array_state
 from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
+from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, CollectiveRecord, Slice, StepBatch, StepRecord
@@ -76,7 +77,7 @@ class RoleWindow:
 
 
 @dataclass(slots=True)
-class TraceWindows:
+class TraceWindows(Abstaining):
     """Collector of one job's operations; ``take`` returns when a window is full, ``close`` empties it.
 
     Attributes:
@@ -126,10 +127,6 @@ class TraceWindows:
         for ranks in self._sampled_roles(collectives):
             rows = _collective_rows(ranks, collectives, vocabulary)
             yield RoleWindow("collectives", vocabulary, rows, begin_ns, end_ns)
-
-    def _abstain(self, reason: Reason) -> None:
-        """Count one skipped record for this reason."""
-        self.abstained[reason.value] = self.abstained.get(reason.value, 0) + 1
 
     def _is_excused(self, rank: int, from_ns: int, to_ns: int) -> bool:
         """Return whether the job, or this rank, was in an announced phase during this span."""

@@ -10,7 +10,7 @@ from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Verdict, VerdictState
+from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.codec import encode
 
 
@@ -158,6 +158,15 @@ class Scenario:
         line = verdict.to_line()
         line["suspects"] = [suspect["name"] for suspect in line["suspects"]]
         return all(line.get(key) == value for key, value in want.named.items())
+
+    def accused_names(self) -> list[str]:
+        """Return the names of the suspects of all last updates; a ``degraded`` fault accuses nobody."""
+        return [
+            suspect.component.name
+            for verdict in self.final()
+            if verdict.fault is not FaultKind.DEGRADED
+            for suspect in verdict.suspects
+        ]
 
 
 def _names(suspects: object) -> Sequence[str]:

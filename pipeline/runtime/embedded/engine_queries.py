@@ -90,6 +90,11 @@ class EngineQueries:
         return self._buffer.watermark_ns
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of the records that wait for the end of their slice."""
+        return self._buffer.held_bytes
+
+    @property
     def now_ns(self) -> int | None:
         """Time of the newest tick; None: none yet."""
         return self._now_ns

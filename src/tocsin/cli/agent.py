@@ -19,8 +19,8 @@ from tocsin.cli.logs import add_log_arguments, set_up_logs
 
 if TYPE_CHECKING:
     from tocsin.collectors.agent.agent import Wakeup
-    from tocsin.collectors.api import Collector
     from tocsin.collectors.clock import SteadyClock
+    from tocsin.collectors.sources.settings import SourceSettings
     from tocsin.collectors.transport.outbox import SinkConfig
     from tocsin.collectors.transport.sink import Sink
 
@@ -105,26 +105,19 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the agent until SIGTERM or Ctrl-C, send what is still queued, and return the exit status 0."""
     set_up_logs(args)
-    from tocsin.collectors.agent.agent import (
-        Agent,
-        AgentConfig,
-        Parts,
-        Wakeup,
-    )
+    from tocsin.collectors.agent.agent import Agent, AgentConfig, Parts, Wakeup
     from tocsin.collectors.agent.core import CoreConfig
     from tocsin.collectors.agent.job_state import HostPlace
     from tocsin.collectors.clock import SteadyClock, SystemClock
-    from tocsin.collectors.sources.process import ProcessWatcher
-    from tocsin.collectors.sources.procfs import Roots
+    from tocsin.collectors.sources.registry import make_collectors, process_watcher
 
-    system = SystemClock()
-    watcher = ProcessWatcher(system, Roots(args.proc_root, args.sys_root))
+    system, sources = SystemClock(), source_settings(args)
+    watcher = process_watcher(sources, system)
     clock, wake = SteadyClock(system), Wakeup()
     core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, args.period_seconds)
     sink = make_sink(args, clock, wake)
     config = AgentConfig(core, args.socket or _default_socket(), args.dump_dir, args.metrics_listen)
-    collectors = (*metric_collectors(args), *hardware_collectors(args), watcher)
-    agent = Agent(config, Parts(sink, watcher, collectors), clock, wake)
+    agent = Agent(config, Parts(sink, watcher, (*make_collectors(sources), watcher)), clock, wake)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
@@ -182,83 +175,23 @@ def config_of(args: argparse.Namespace) -> SinkConfig:
     return SinkConfig(args.engine, args.host, __version__, tokens_of(args), agent_tls_of(args))
 
 
-def metric_collectors(args: argparse.Namespace) -> list[Collector]:
-    """Return the collectors of the host's metrics: the host (or a process tree, for a drill) and the disk."""
-    from tocsin.collectors.sources.disk import DiskCollector
-    from tocsin.collectors.sources.host import HostCollector, HostConfig
-    from tocsin.collectors.sources.process_tree import ProcessTreeCollector, ProcessTreeConfig
+def source_settings(args: argparse.Namespace) -> SourceSettings:
+    """Return the settings of the host's sources; without ``--prometheus`` the environment names the pages."""
     from tocsin.collectors.sources.procfs import Roots
+    from tocsin.collectors.sources.settings import SourceSettings
 
-    roots, period = Roots(args.proc_root, args.sys_root), args.period_seconds
-    found: list[Collector] = []
-    if args.process_tree_pid:
-        found.append(ProcessTreeCollector(ProcessTreeConfig(args.process_tree_pid, roots, period)))
-    else:
-        found.append(HostCollector(HostConfig(roots, period)))
-    if args.disk_path:
-        found.append(DiskCollector(args.disk_path, period))
-    return found
-
-
-def hardware_collectors(args: argparse.Namespace) -> list[Collector]:
-    """Return the collectors of GPUs, network cards, the kernel log and Prometheus exporters.
-
-    A collector whose source is absent logs that once. An agent that acts as one of a drill's hosts gets only the
-    collectors that were asked for. All hosts of a drill run on one machine, so they would show the same hardware.
-
-    Raises:
-        ConfigError: a mapping file or an exporter's address cannot be used.
-    """
-    from tocsin.collectors.sources.kernel_log import KernelLogCollector, KernelLogConfig
-    from tocsin.collectors.sources.procfs import Roots
-    from tocsin.collectors.sources.rdma import RdmaCollector, RdmaConfig
-
-    found: list[Collector] = []
-    if args.nvml.startswith("fake:") or (args.nvml == "auto" and not args.process_tree_pid):
-        found.append(_gpus(args))
-    if args.rdma == "auto" and not args.process_tree_pid:
-        found.append(RdmaCollector(RdmaConfig(Roots(args.proc_root, args.sys_root), args.period_seconds)))
-    if args.kmsg_path and not args.process_tree_pid:
-        found.append(KernelLogCollector(KernelLogConfig(args.kmsg_path)))
-    return [*found, *_exporters(args)]
-
-
-def _gpus(args: argparse.Namespace) -> Collector:
-    """Return the collector of the GPUs; with ``fake:N``, of N simulated GPUs."""
-    from tocsin.collectors.sources.nvml import NvmlCollector, NvmlConfig
-
-    library = None
-    if args.nvml.startswith("fake:"):
-        from tocsin.collectors.testing.fake_nvml import fake_host
-
-        library = fake_host(int(args.nvml.removeprefix("fake:")))
-    return NvmlCollector(NvmlConfig(args.period_seconds, library))
-
-
-def _exporters(args: argparse.Namespace) -> list[Collector]:
-    """Return one collector for each exporter URL.
-
-    The module that fetches pages costs memory, so it is imported only if there is a URL.
-
-    Raises:
-        ConfigError: the mapping file cannot be read or is not valid.
-    """
-    urls = args.prometheus or os.environ.get("TOCSIN_PROMETHEUS", "").split()
-    if not urls:
-        return []
-    from tocsin.collectors.sources.prometheus import PrometheusCollector, PrometheusConfig
-    from tocsin.schemas.errors import ConfigError
-    from tocsin.schemas.formats.prometheus_mapping import BUILTIN_MAPPING, parse_mapping
-
-    mapping, path = BUILTIN_MAPPING, args.prometheus_mapping
-    if path:
-        try:
-            mapping = parse_mapping(Path(path).read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError("prometheus-mapping", path, f"a JSON file that can be read ({error})") from error
-    names = ["prometheus", *(f"prometheus_{number}" for number in range(2, len(urls) + 1))]
-    period = args.prometheus_seconds
-    return [PrometheusCollector(PrometheusConfig(u, mapping, period, n)) for u, n in zip(urls, names, strict=True)]
+    return SourceSettings(
+        roots=Roots(args.proc_root, args.sys_root),
+        period_seconds=args.period_seconds,
+        process_tree_pid=args.process_tree_pid,
+        disk_path=args.disk_path,
+        nvml=args.nvml,
+        rdma=args.rdma,
+        kmsg_path=args.kmsg_path,
+        prometheus_urls=tuple(args.prometheus or os.environ.get("TOCSIN_PROMETHEUS", "").split()),
+        prometheus_mapping_path=args.prometheus_mapping,
+        prometheus_seconds=args.prometheus_seconds,
+    )
 
 
 def _nvml(text: str) -> str:

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,15 +26,6 @@ class Loader:
 
     def __len__(self) -> int:
         return 2
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    agent = Agent(tmp_path / "agent.sock")
-    hook.init("job", 3, "east", agent_socket=agent.path)
-    yield agent
-    hook.close()
-    agent.close()
 
 
 def test_an_attached_loader_passes_for_the_loader(agent: Agent) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ torch = pytest.importorskip("torch", reason="needs the train extra")
 NAN = float("nan")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
     """Let torch load what it loads late: for seconds the hook's beats would fill the agent's socket meanwhile."""
     layer = torch.nn.Linear(2, 1)
@@ -29,15 +28,6 @@ def _warm() -> None:
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.utils.checkpoint.checkpoint(layer, torch.ones(2), use_reentrant=False).sum()).backward()
     importlib.import_module("torch.distributed.fsdp.sharded_grad_scaler")
-
-
-@pytest.fixture
-def agent(_warm: None, tmp_path: Path) -> Iterator[Agent]:
-    agent = Agent(tmp_path / "agent.sock")
-    hook.init("job", 3, "east", agent_socket=agent.path)
-    yield agent
-    hook.close()
-    agent.close()
 
 
 Loss = Callable[[Any, int], Any]

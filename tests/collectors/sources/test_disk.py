@@ -11,6 +11,7 @@ from tocsin.cli import agent as command
 from tocsin.collectors.agent.runner import CollectorRunner, Supervision
 from tocsin.collectors.api import NothingHere, Reading
 from tocsin.collectors.sources.disk import DiskCollector
+from tocsin.collectors.sources.registry import make_collectors
 
 
 def test_the_fill_of_this_disk_is_a_ratio(tmp_path: Path) -> None:
@@ -26,11 +27,11 @@ def test_no_disk_is_nothing_here(path: str) -> None:
 def runners(flags: list[str], seen: dict[str, Reading]) -> list[CollectorRunner]:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    args = parser.parse_args(["--period-seconds=0.1", *flags])
+    args = parser.parse_args(["--period-seconds=0.1", "--nvml=off", "--rdma=off", "--kmsg-path=", *flags])
     deliver = Supervision(
         time.time_ns, time.monotonic_ns, lambda name, _tick, reading: seen.update({name: reading}), deadline_seconds=0.1
     )
-    return [CollectorRunner(collector, deliver) for collector in command.metric_collectors(args)]
+    return [CollectorRunner(collector, deliver) for collector in make_collectors(command.source_settings(args))]
 
 
 def test_a_missing_disk_path_takes_no_other_metric_away() -> None:

@@ -10,6 +10,7 @@ from tocsin.cli import agent as command
 from tocsin.collectors.agent.runner import checked
 from tocsin.collectors.api import Collector, NothingHere
 from tocsin.collectors.sources.nvml import NvmlCollector, NvmlConfig
+from tocsin.collectors.sources.registry import make_collectors
 from tocsin.collectors.testing.fake_nvml import fake_host
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.hardware import cause_of_event
@@ -21,7 +22,8 @@ A, B = ("c", "a", 0), ("c", "b", 0)
 def sources(*flags: str) -> list[Collector]:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    return command.hardware_collectors(parser.parse_args(flags))
+    made = make_collectors(command.source_settings(parser.parse_args(flags)))
+    return [collector for collector in made if collector.name not in {"host", "pose_process_tree", "disk"}]
 
 
 def names(*flags: str) -> list[str]:

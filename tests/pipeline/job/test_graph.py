@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.lab.testing.builders import JOB, START_NS, build_empty_frame
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
     NS_PER_SECOND,
     Event,
     EventSource,
-    Frame,
     HostStatus,
-    JobKey,
     RankPlace,
     Severity,
     StepBatch,
@@ -25,14 +24,9 @@ from tocsin.schemas.records import (
     metric_slice_ns,
 )
 
-JOB = JobKey("c", "j")
-T0 = 1_800_000_000 * NS_PER_SECOND
+T0 = START_NS
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12)
 """Begin and length, both in seconds."""
-
-
-def frame(host: str, tick_ns: int, ts_ns: int = T0) -> Frame:
-    return Frame(JOB, host, ts_ns, 1, ts_ns, tick_ns, 0, (), b"", b"")
 
 
 def status(host: str, ts_ns: int = T0) -> HostStatus:
@@ -71,13 +65,13 @@ class TestBeat:
     @pytest.mark.parametrize("tick_ns", [NS_PER_SECOND // 10, NS_PER_SECOND, 5 * NS_PER_SECOND, 60 * NS_PER_SECOND])
     def test_frames_tell_how_often_a_host_speaks(self, tick_ns: int) -> None:
         graph = JobGraph()
-        graph.take([frame("a", tick_ns)])
+        graph.take([build_empty_frame("a", T0, tick_ns)])
 
         assert graph.hosts["a"].report_interval_ns == metric_slice_ns(tick_ns)
 
     def test_a_heartbeat_does_so_too_and_frames_know_better(self) -> None:
         graph = JobGraph()
-        graph.take([status("a"), status("b"), frame("b", 5 * NS_PER_SECOND), status("b", T0 + 1)])
+        graph.take([status("a"), status("b"), build_empty_frame("b", T0, 5 * NS_PER_SECOND), status("b", T0 + 1)])
 
         assert graph.hosts["a"].report_interval_ns == METRIC_SLICE_NS
         assert graph.hosts["b"].report_interval_ns == 25 * NS_PER_SECOND
@@ -265,7 +259,9 @@ def test_what_an_exit_does_not_say(payload: dict[str, object], severity: Severit
 
 def test_state_there_and_back() -> None:
     graph, other = JobGraph(), JobGraph()
-    graph.take([status("a"), frame("b", 5 * NS_PER_SECOND), Topology(JOB, "a", T0, (RankPlace(0, "a", pp=1),))])
+    graph.take(
+        [status("a"), build_empty_frame("b", T0, 5 * NS_PER_SECOND), Topology(JOB, "a", T0, (RankPlace(0, "a", pp=1),))]
+    )
     other.restore(graph.snapshot())
 
     assert other.snapshot() == graph.snapshot()

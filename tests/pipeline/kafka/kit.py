@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 
+from tests.hand_clock import HandClock
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 from tocsin.pipeline.kafka.verdict_sink import VerdictSink
@@ -21,16 +22,6 @@ def message(of: Verdict | bytes | None, offset: int, partition: int = 0) -> Mess
 
 def topic(*values: Verdict | bytes | None) -> list[Message]:
     return [message(value, offset) for offset, value in enumerate(values)]
-
-
-class Clock:
-    """Time that passes only while a sink waits."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 class FaultyStore(MemoryStore):
@@ -75,7 +66,7 @@ def tables(store: MemoryStore) -> Tables:
 def drained(messages: Sequence[Message], store: Store, box: MemoryBox | None = None) -> VerdictSink:
     """Run a sink until the topic is empty."""
     stop = threading.Event()
-    clock = Clock()
+    clock = HandClock(1000.0)
     sink = VerdictSink(WaitingSource(messages, clock, stop.set), store, box or MemoryBox(), TopicSinkConfig(), clock)
     sink.run(stop)
     return sink
@@ -84,7 +75,7 @@ def drained(messages: Sequence[Message], store: Store, box: MemoryBox | None = N
 class WaitingSource(MemorySource):
     """Lets the clock go on while it is kept alive, and says when it is empty."""
 
-    def __init__(self, messages: Sequence[Message], clock: Clock, when_empty: Callable[[], None]) -> None:
+    def __init__(self, messages: Sequence[Message], clock: HandClock, when_empty: Callable[[], None]) -> None:
         super().__init__(messages, when_empty=when_empty)
         self._clock = clock
 

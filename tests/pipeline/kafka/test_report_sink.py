@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from tests.pipeline.kafka.kit import Clock, WaitingSource
+from tests.hand_clock import HandClock
+from tests.pipeline.kafka.kit import WaitingSource
 from tests.pipeline.stores.samples import JOB, ONSET
 from tests.pipeline.stores.test_report_codec import STATE, point
 from tocsin.pipeline.kafka.consumer_api import Message
@@ -31,7 +32,7 @@ def messages(*reported: tuple[str, bytes | None]) -> list[Message]:
 def drained(
     found: Sequence[Message], store: MemoryStore, box: MemoryBox, config: TopicSinkConfig | None = None
 ) -> ReportSink:
-    stop, clock = threading.Event(), Clock()
+    stop, clock = threading.Event(), HandClock(1000.0)
     sink = ReportSink(WaitingSource(found, clock, stop.set), store, box, config or TopicSinkConfig(), clock)
     sink.run(stop)
     return sink

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hand_clock import HandClock
 from tests.pipeline.kafka.kit import (
-    Clock,
     FaultyStore,
     WaitingSource,
     drained,
@@ -195,7 +195,7 @@ def test_a_broken_table_of_actions_blames_no_verdict(*, known: bool) -> None:
     calm = [verdict(name, action=ActionKind.NONE) for name in ("calm", "calmer")]
     acting = [verdict("a"), verdict("b"), verdict("a", 1, action=ActionKind.NONE, state=VerdictState.RESOLVED)]
     store.left = 9 if known else 8
-    stop, clock = threading.Event(), Clock()
+    stop, clock = threading.Event(), HandClock(1000.0)
     source = WaitingSource(topic(*[verdict("first")][:known], *calm, *acting), clock, stop.set)
     source.poll_count = 1 if known else 100
     sink = VerdictSink(source, store, box, TopicSinkConfig(linger_seconds=0.0), clock)
@@ -235,7 +235,7 @@ def test_a_dead_letter_that_cannot_be_kept_is_tried_again_before_the_commit() ->
 
 
 def test_an_hour_without_a_database_loses_nothing() -> None:
-    clock = Clock()
+    clock = HandClock(1000.0)
     back_at = clock.seconds + 3600
 
     def fault(rows: Sequence[Verdict]) -> StoreError | None:

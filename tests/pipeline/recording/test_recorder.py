@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.recording.kit import START_NS
+from tests.pipeline.runtime.embedded.service_bench import ServiceBench
 from tocsin.pipeline.lab.simulation.case import draw_case
 from tocsin.pipeline.lab.testing import (
     FakeJob,
     JobShape,
-    MemoryStore,
     Scenario,
 )
 from tocsin.pipeline.recording.live import RecordingManager
@@ -24,8 +24,7 @@ from tocsin.pipeline.recording.recorder import JobRecorder
 from tocsin.pipeline.recording.replay import ReplayConfig, replay, replay_folder, verdict_lines
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
-from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineRefusedError
-from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
+from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
 from tocsin.schemas.errors import RecordingError
 from tocsin.schemas.metrics import BUILTIN_TABLE, FIRST_CUSTOM_TABLE_ID, Metric, MetricTable
 from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, Frame, JobKey, TableAnnouncement
@@ -157,22 +156,11 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
         JobRecorder(tmp_path, "")
 
 
-class Bench:
-    """A service without a clock of its own, and a fake job."""
+class Bench(ServiceBench):
+    """A service that records on request."""
 
-    def __init__(self, folder: Path) -> None:
-        self.job = FakeJob(JobShape())
-        config = ServiceConfig(f"unix:{folder}/e.sock", folder / "c.sock")
-        self.service = EngineService(config, MemoryStore(), lambda: self.job.now_ns)
+    def attach(self) -> None:
         self.service.attach_recordings(RecordingManager(self.service.engine))
-        self.service.start(ticking=False)
-        self.client = ControlClient(folder / "c.sock")
-
-    def run(self, seconds: int) -> None:
-        for _ in range(seconds):
-            for record in self.job.second():
-                self.service.engine.take(encode(record))
-            self.service.tick(self.job.now_ns)
 
 
 class TestService:

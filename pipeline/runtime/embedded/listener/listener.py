@@ -138,6 +138,16 @@ class AgentServer:
         return self.thread.is_alive()
 
     @property
+    def connection_count(self) -> int:
+        """Connections that are open, signed in or not."""
+        return len(self._book.all)
+
+    @property
+    def largest_outbox_bytes(self) -> int:
+        """Bytes of the answers that wait for the peer that has the most of them to read; 0 without connections."""
+        return max((len(one.outbox) for one in list(self._book.all.values())), default=0)
+
+    @property
     def inbox_bytes(self) -> int:
         """Bytes that were received and are not worked off."""
         return self._inbox_bytes

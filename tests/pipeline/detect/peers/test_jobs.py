@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.timelines import build_metrics_scenario
 from tocsin.pipeline.lab.testing import (
     JobShape,
     MachineShape,
     MetricsJob,
-    MetricsScenario,
     between,
 )
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
@@ -24,11 +24,6 @@ TABLE = MetricTable(FIRST_CUSTOM_TABLE_ID, (*GPU_METRICS, ROOM), (*HOST_METRICS,
 PROFILED = [metric.name for metric in GPU_METRICS if metric.name.endswith("_active_ratio")]
 
 
-def _scenario(machines: MachineShape, ranks: int = 8) -> tuple[MetricsScenario, MetricsJob]:
-    scenario = MetricsScenario(JobShape(rank_count=ranks, step_seconds=2.0), machines=machines)
-    return scenario, scenario.job
-
-
 def _accused(verdicts: list[Verdict]) -> set[str]:
     return {s.component.name for v in verdicts if v.fault.value != "degraded" for s in v.suspects}
 
@@ -36,7 +31,7 @@ def _accused(verdicts: list[Verdict]) -> set[str]:
 @pytest.mark.parametrize("has_hook", [True, False], ids=["steps", "no_steps"])
 @pytest.mark.parametrize(("metric", "factor"), [("tokens_per_second", 0.5), ("fan_duty_ratio", 0.0)])
 def test_a_metric_of_the_user_s_own_names_the_machine(metric: str, factor: float, has_hook: bool) -> None:
-    scenario, job = _scenario(MachineShape(table=TABLE, has_hook=has_hook))
+    scenario, job = build_metrics_scenario(MachineShape(table=TABLE, has_hook=has_hook))
     for rank in range(8):
         job.shift(rank, "fan_duty_ratio", 0.4)
     scenario.at(150).inject(job.shift, 3, metric, factor or 0.8)
@@ -49,13 +44,13 @@ def test_a_metric_of_the_user_s_own_names_the_machine(metric: str, factor: float
 
 
 def test_metrics_of_the_user_s_own_on_healthy_machines_say_nothing() -> None:
-    scenario, _ = _scenario(MachineShape(table=TABLE, own_ratio=0.1))
+    scenario, _ = build_metrics_scenario(MachineShape(table=TABLE, own_ratio=0.1))
     scenario.want_nothing(300)
 
 
 @pytest.mark.parametrize("faulty", [3, 6], ids=["one_that_has_them", "one_that_lacks_them"])
 def test_a_fifth_of_the_hosts_has_no_profiling_metrics(faulty: int) -> None:
-    scenario, job = _scenario(MachineShape(has_hook=False), ranks=10)
+    scenario, job = build_metrics_scenario(MachineShape(has_hook=False), ranks=10)
     for rank in (6, 9):
         for metric in PROFILED:
             job.raise_by(rank, metric, float("nan"))
@@ -67,7 +62,7 @@ def test_a_fifth_of_the_hosts_has_no_profiling_metrics(faulty: int) -> None:
 
 def test_a_fifth_of_the_hosts_loses_its_profiling_metrics_and_nobody_is_named() -> None:
     """Somebody else took the counters (a profiler): that is no fault of these machines."""
-    scenario, job = _scenario(MachineShape(), ranks=10)
+    scenario, job = build_metrics_scenario(MachineShape(), ranks=10)
     for rank in (6, 9):
         for metric in PROFILED:
             scenario.at(150).inject(job.raise_by, rank, metric, float("nan"))
@@ -76,7 +71,7 @@ def test_a_fifth_of_the_hosts_loses_its_profiling_metrics_and_nobody_is_named() 
 
 @pytest.mark.parametrize("tick_seconds", [2, 10])
 def test_other_sampling_periods(tick_seconds: int) -> None:
-    scenario, job = _scenario(MachineShape(has_hook=False, tick_seconds=tick_seconds))
+    scenario, job = build_metrics_scenario(MachineShape(has_hook=False, tick_seconds=tick_seconds))
     onset = 20 * max(5, 5 * tick_seconds) // 50 * 50
     scenario.at(onset).inject(job.shift, 3, CLOCK, 0.7)
     scenario.at(onset).inject(job.slow, 3, "forward", 1.5)

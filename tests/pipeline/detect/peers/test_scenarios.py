@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.timelines import build_metrics_scenario
 from tocsin.pipeline.detect.peers.activity import WORK
 from tocsin.pipeline.lab.testing import (
     JobShape,
@@ -27,26 +28,6 @@ NO_HOOK = MachineShape(has_hook=False)
 HOOKS = pytest.mark.parametrize("machines", [MachineShape(), NO_HOOK], ids=["steps", "no_steps"])
 
 
-def _scenario(
-    machines: MachineShape | None = None, ranks: int = 8, **shape: float
-) -> tuple[MetricsScenario, MetricsJob]:
-    scenario = MetricsScenario(
-        JobShape(rank_count=ranks, step_seconds=2.0, **shape),  # type: ignore[arg-type]  # counts and seconds by name
-        machines=machines or MachineShape(),
-    )
-    return scenario, scenario.job
-
-
-def _accused(scenario: MetricsScenario) -> list[str]:
-    """Hosts that a last line still accuses (degraded is no accusation)."""
-    return [
-        suspect.component.name
-        for verdict in scenario.final()
-        if verdict.fault.value != "degraded"
-        for suspect in verdict.suspects
-    ]
-
-
 def _opened_seconds(scenario: MetricsScenario) -> float:
     """When the first verdict came, since the scenario's start."""
     return (scenario.verdicts[0].detected_ns - scenario.shape.start_ns) / 1e9
@@ -60,7 +41,7 @@ def _abstained(scenario: MetricsScenario) -> dict[str, int]:
 class TestSlow:
     @HOOKS
     def test_a_deviation_with_slower_steps_names_its_host(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(150).inject(job.shift, 3, POWER, 0.7)
         scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
@@ -81,7 +62,7 @@ class TestSlow:
     def test_the_pattern_tells_the_cause(
         self, machines: MachineShape, raised: dict[str, float], lowered: dict[str, float], cause: str
     ) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         for metric, amount in raised.items():
             scenario.at(150).inject(job.raise_by, 3, metric, amount)
         for metric, factor in lowered.items():
@@ -91,7 +72,7 @@ class TestSlow:
         scenario.run(230).check()
 
     def test_three_hosts_are_enough(self) -> None:
-        scenario, job = _scenario(NO_HOOK, ranks=4)
+        scenario, job = build_metrics_scenario(NO_HOOK, ranks=4)
         job.ranks[3].agent_alive = False  # a fake job has pairs: three of four are seen
         scenario.at(150).inject(job.shift, 1, CLOCK, 0.7)
         scenario.at(150).inject(job.slow, 1, "forward", 1.5)
@@ -99,7 +80,7 @@ class TestSlow:
         scenario.run(230).check()
 
     def test_one_gpu_of_many_is_seen(self) -> None:
-        scenario, job = _scenario(MachineShape(gpu_count=8))
+        scenario, job = build_metrics_scenario(MachineShape(gpu_count=8))
         scenario.at(150).inject(job.shift, 3, CLOCK, 0.6, 5)
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
         scenario.want(between(150, 175), fault="fail_slow", cause="power_cap", suspects=["n03"])
@@ -110,7 +91,7 @@ class TestSlow:
         assert gpu[1].endswith("5")
 
     def test_all_gpus_of_a_machine_are_no_single_one(self) -> None:
-        scenario, job = _scenario(MachineShape(gpu_count=8))
+        scenario, job = build_metrics_scenario(MachineShape(gpu_count=8))
         scenario.at(150).inject(job.shift, 3, CLOCK, 0.6)
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
         scenario.want(between(150, 175), fault="fail_slow", cause="power_cap", suspects=["n03"])
@@ -121,21 +102,21 @@ class TestSlow:
         assert "alone" not in texts[0]
 
     def test_samples_of_five_seconds(self) -> None:
-        scenario, job = _scenario(MachineShape(has_hook=False, tick_seconds=5))
+        scenario, job = build_metrics_scenario(MachineShape(has_hook=False, tick_seconds=5))
         scenario.at(400).inject(job.shift, 3, CLOCK, 0.7)
         scenario.at(400).inject(job.slow, 3, "forward", 1.5)
         scenario.want(between(400, 480), fault="fail_slow", suspects=["n03"])
         scenario.run(600).check()
 
     def test_samples_of_half_a_minute_do_not_make_it_blind_for_an_hour(self) -> None:
-        scenario, job = _scenario(MachineShape(tick_seconds=30, has_hook=False))
+        scenario, job = build_metrics_scenario(MachineShape(tick_seconds=30, has_hook=False))
         scenario.at(1200).inject(job.shift, 3, CLOCK, 0.7)
         scenario.at(1200).inject(job.slow, 3, "forward", 1.5)
         scenario.want(between(1200, 1800), fault="fail_slow", suspects=["n03"])
         scenario.run(1800).check()
 
     def test_a_slowness_that_ends_is_closed(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_metrics_scenario()
         scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
         scenario.at(220).inject(job.shift, 3, CLOCK, 1)
@@ -144,7 +125,7 @@ class TestSlow:
         scenario.run(340).check()
 
     def test_two_stages_of_different_load_are_compared_with_themselves(self) -> None:
-        scenario, job = _scenario(stage_count=2)
+        scenario, job = build_metrics_scenario(stage_count=2)
         for rank in range(4, 8):
             for metric in (POWER, "gpu_tensor_active_ratio", "rdma_bytes_per_second"):
                 job.shift(rank, metric, 0.5)
@@ -154,20 +135,20 @@ class TestSlow:
         scenario.run(200).check()
 
     def test_another_machine_that_stands_out_more_for_a_while_takes_nothing_back(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_metrics_scenario()
         scenario.at(150).inject(job.shift, 3, CLOCK, 0.7)
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
         scenario.at(180).inject(job.raise_by, 5, CPU, 0.6)
         scenario.at(200).inject(job.raise_by, 5, CPU, 0.0)
         scenario.want(between(155, 190), fault="fail_slow", suspects=["n03"])
         scenario.run(260).check()
-        assert _accused(scenario) == ["n03"]
+        assert scenario.accused_names() == ["n03"]
         assert not [verdict for verdict in scenario.verdicts if verdict.state.value in ("cancelled", "resolved")]
 
     @pytest.mark.parametrize(("seconds", "of_seconds"), [(7, 20), (10, 25)])
     def test_what_shows_in_a_part_of_each_long_step_is_one_verdict(self, seconds: int, of_seconds: int) -> None:
         """Its own part of a step of twenty seconds; in the rest of it all wait alike."""
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.slow, 3, "forward", 1.5)
         for begin in range(150, 390, of_seconds):
             for second, factor in ((begin, 0.2), (begin + seconds, 1.0)):
@@ -185,14 +166,14 @@ class TestHarmless:
     @HOOKS
     def test_healthy_machines_say_nothing(self, machines: MachineShape, seed: int) -> None:
         has_hook = machines.has_hook
-        scenario, _ = _scenario(MachineShape(has_hook=has_hook, seed=seed, own_ratio=0.1), seed=seed)
+        scenario, _ = build_metrics_scenario(MachineShape(has_hook=has_hook, seed=seed, own_ratio=0.1), seed=seed)
         scenario.want_nothing(300)
 
     def test_a_deviation_without_slower_steps_is_degraded_and_no_accusation(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_metrics_scenario()
         scenario.at(150).inject(job.shift, 3, POWER, 0.7)
         scenario.run(300)
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
         assert {verdict.fault.value for verdict in scenario.verdicts} == {"degraded"}
         assert {verdict.action.value for verdict in scenario.verdicts} == {"none"}
 
@@ -200,26 +181,26 @@ class TestHarmless:
     @pytest.mark.parametrize("metric", ["gpu_temperature_celsius", "tcp_bytes_per_second", "ecn_packets_per_second"])
     def test_what_differs_for_many_reasons_accuses_nobody_alone(self, machines: MachineShape, metric: str) -> None:
         amount = {"gpu_temperature_celsius": 25.0, "tcp_bytes_per_second": 5e7}.get(metric, 5000.0)
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(150).inject(job.raise_by, 3, metric, amount)
         scenario.want_nothing(300)
         assert _abstained(scenario)["no_impact"] > 0
 
     @HOOKS
     def test_a_daemon_of_ten_seconds_accuses_nobody_in_the_end(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         for amount, factor, second in ((0.5, 1.6, 150), (0.0, 1.0, 160)):
             scenario.at(second).inject(job.raise_by, 3, CPU, amount)
             scenario.at(second).inject(job.slow, 3, "forward", factor)
         scenario.run(260)
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
         assert all(verdict.action.value not in ("drain", "evict") for verdict in scenario.verdicts)
 
     @pytest.mark.parametrize("windows", [1, 2], ids=["one_window", "both_sides_of_its_end"])
     def test_what_a_window_of_25_seconds_shows_must_show_in_the_next_ones(self, windows: int) -> None:
         """While all steps take longer: by chance, or a daemon that runs as one window ends and the next begins."""
         metric, begin, end = ("rdma_bytes_per_second", 401, 424) if windows == 1 else (CPU, 420, 430)
-        scenario, job = _scenario(MachineShape(tick_seconds=5))
+        scenario, job = build_metrics_scenario(MachineShape(tick_seconds=5))
         scenario.at(400).inject(job.slow_all, "forward", 1.5)
         for second, raised in ((begin, True), (end, False)):
             scenario.at(second).inject(job.slow, 3, "forward", 3.0 if raised else 1.5)
@@ -234,7 +215,7 @@ class TestHarmless:
     @HOOKS
     def test_one_stall_on_both_sides_of_a_windows_end_names_nobody(self, machines: MachineShape) -> None:
         """Its data came late for five seconds: its GPUs do less, the others wait for it."""
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         for second, factor, slow in ((152, 0.3, 2.0), (157, 1.0, 1.0)):
             for metric in ("gpu_util_ratio", POWER, CPU):
                 scenario.at(second).inject(job.shift, 3, metric, factor)
@@ -244,7 +225,7 @@ class TestHarmless:
 
     @HOOKS
     def test_an_announced_checkpoint_is_silent(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(150).inject(job.pause, 40)
         scenario.at(230).inject(job.pause, 12, "evaluation")
         scenario.want_nothing(300)
@@ -252,10 +233,10 @@ class TestHarmless:
 
     @HOOKS
     def test_an_unannounced_checkpoint_accuses_nobody(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(150).inject(job.pause, 20, "")
         scenario.run(240)
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     @pytest.mark.parametrize(
         "shares",
@@ -265,43 +246,43 @@ class TestHarmless:
         ],
     )
     def test_other_work_that_nobody_announced_accuses_nobody(self, shares: dict[str, float]) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_metrics_scenario()
         scenario.at(200).inject(job.work_otherwise, 90, shares)
         scenario.at(200).inject(job.shift, 3, POWER, 1.2)  # this one answers to it otherwise
         scenario.at(290).inject(job.shift, 3, POWER, 1.0)
         scenario.run(400)
-        assert _accused(scenario) == []
+        assert scenario.accused_names() == []
         assert not any(verdict.suspects and verdict.fault.value != "degraded" for verdict in scenario.verdicts)
         assert _abstained(scenario)["other_work"] > 0
 
     @HOOKS
     def test_congestion_of_a_minipod_accuses_nobody(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         for rank in range(4):
             scenario.at(150).inject(job.raise_by, rank, "ecn_packets_per_second", 5000)
             scenario.at(150).inject(job.raise_by, rank, "cnp_packets_per_second", 3000)
             scenario.at(150).inject(job.shift, rank, "rdma_bytes_per_second", 0.6)
         scenario.at(150).inject(job.slow_all, "backward", 1.5)
         scenario.run(300)
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     @HOOKS
     def test_an_agent_that_restarts_while_training_goes_on(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(150).inject(job.kill_agent, 3)
         scenario.at(190).inject(job.revive_agent, 3)
         scenario.want_nothing(300)
         assert _abstained(scenario)["monitoring_lost"] > 0
 
     def test_a_job_that_slows_down_as_a_whole(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.slow_all, "forward", 2.0)
         scenario.want_nothing(300)
 
 
 class TestWithoutPeers:
     def test_two_hosts_abstain_by_name_and_an_exit_still_speaks(self) -> None:
-        scenario, job = _scenario(ranks=2)
+        scenario, job = build_metrics_scenario(ranks=2)
         scenario.at(120).inject(job.shift, 1, POWER, 0.5)
         scenario.at(120).inject(job.slow, 1, "forward", 1.5)
         scenario.at(200).inject(job.kill, 1)
@@ -312,7 +293,7 @@ class TestWithoutPeers:
 
     def test_only_metrics_and_nothing_of_work_must_last_longer(self) -> None:
         """No step and no metric of work: only time tells a fault from a spell."""
-        known, blind = _scenario(NO_HOOK), _scenario(NO_HOOK)
+        known, blind = build_metrics_scenario(NO_HOOK), build_metrics_scenario(NO_HOOK)
         works = [name for name in blind[1].metric_names if name.endswith(("_bytes_per_second", "_active_ratio"))]
         for rank in range(8):
             for metric in (*works, POWER, CPU, "gpu_util_ratio"):
@@ -328,7 +309,7 @@ class TestWithoutPeers:
 
 class TestStalled:
     def test_a_job_that_stands_and_one_host_that_differs(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.want(between(165, 200), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
         scenario.want(between(320, 345), fault="hang", state="confirmed", suspects=["n03"])
@@ -337,7 +318,7 @@ class TestStalled:
 
     def test_a_restart_is_proposed_when_a_watchdog_would_end_the_job(self) -> None:
         """Metrics alone tell: who is not where the others are may have loaded its data first, and waits."""
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.run(745)
         assert {verdict.action.value for verdict in scenario.verdicts} == {"notify"}
@@ -346,30 +327,30 @@ class TestStalled:
         assert scenario.verdicts[-1].action.value == "restart"
 
     def test_training_that_goes_on_after_a_while(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.at(170).inject(job.thaw, 3)
         scenario.run(260)
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_a_checkpoint_of_two_minutes_that_nobody_announced_is_not_ended(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.at(270).inject(job.thaw, 3)
         scenario.run(330)
 
         assert {verdict.action.value for verdict in scenario.verdicts} <= {"none", "notify"}
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     def test_a_card_that_drops_while_the_job_stands(self) -> None:
-        scenario, job = _scenario(MachineShape(has_hook=False, gpu_count=8))
+        scenario, job = build_metrics_scenario(MachineShape(has_hook=False, gpu_count=8))
         scenario.at(150).inject(job.lose_gpu, 3)
         scenario.at(150).inject(job.freeze, 3, seen=False)
         scenario.want(between(160, 220), fault="hang", cause="gpu_card_drop", suspects=["n03"])
         scenario.run(220).check()
 
     def test_a_standstill_that_nothing_explains_is_told_after_five_minutes(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "")
         scenario.want(between(450, 475), fault="hang", suspects=[], reason="job_stalled_unexplained", action="notify")
         scenario.run(480).check()
@@ -383,12 +364,12 @@ class TestStalled:
     def test_the_only_one_that_differs_since_then_is_a_notice_and_no_more(
         self, metric: str, change: float, told_after: int
     ) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "")
         scenario.at(152).inject(job.raise_by, 3, metric, change)
         scenario.run(490)
 
-        assert _accused(scenario) == ["n03"]
+        assert scenario.accused_names() == ["n03"]
         assert told_after - 10 <= _opened_seconds(scenario) - 150 <= told_after + 20
         reported = [(verdict.reason, verdict.state.value, verdict.action.value) for verdict in scenario.verdicts]
         assert reported == [("differs_while_job_stands", "open", "notify")]
@@ -405,19 +386,19 @@ class TestStalled:
     def test_ranks_that_waited_too_long_tell_that_it_was_no_pause(
         self, signal: int, words: str, is_reported: bool
     ) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "")
         scenario.at(152).inject(job.raise_by, 3, "memory_used_ratio", -0.2)
         scenario.at(190).inject(job.kill, 1, signal, 0, words)
         scenario.run(210)
 
-        assert _accused(scenario) == (["n03"] if is_reported else [])
+        assert scenario.accused_names() == (["n03"] if is_reported else [])
         if is_reported:
             assert 190 <= _opened_seconds(scenario) <= 200
             assert {verdict.action.value for verdict in scenario.verdicts if verdict.suspects} == {"notify"}
 
     def test_the_only_one_that_differed_before_then_is_named_too(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.shift, 3, CPU, 0.3)
         scenario.at(250).inject(job.pause, 500, "")
         scenario.want(between(330, 370), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
@@ -425,27 +406,27 @@ class TestStalled:
 
     @pytest.mark.parametrize("begun", [152, 260])
     def test_two_that_differ_are_nobody_and_who_begins_later_is_not_why(self, begun: int) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "")
         for rank in (3, 5) if begun < 200 else (3,):
             scenario.at(begun).inject(job.raise_by, rank, "memory_used_ratio", -0.2)
 
         scenario.run(400)
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
 
     @pytest.mark.parametrize("pause_seconds", [40, 150])
     def test_a_pause_in_which_one_writes_is_over_before_anybody_is_sure(self, pause_seconds: int) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, pause_seconds, "")
         scenario.at(150).inject(job.raise_by, 0, "tcp_bytes_per_second", 4e8)
         scenario.at(150 + pause_seconds).inject(job.raise_by, 0, "tcp_bytes_per_second", 0.0)
 
         scenario.run(330)
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
         assert {verdict.action.value for verdict in scenario.verdicts} <= {"none", "notify"}
 
     def test_a_job_whose_processes_ended_does_not_stand(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "")
         for rank in range(8):
             scenario.at(160).inject(job.shift, rank, "gpu_memory_used_bytes", 0.01)
@@ -453,14 +434,14 @@ class TestStalled:
         assert not scenario.run(520).verdicts
 
     def test_an_announced_phase_may_be_longer(self) -> None:
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 500, "checkpoint")
 
         assert not scenario.run(520).verdicts
 
     def test_all_rest_alike_and_one_has_freed_its_memory(self) -> None:
         """Its process is gone; the others' wait in a kernel that does not spin."""
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 300, "")
         scenario.at(150).inject(job.shift, 3, "gpu_memory_used_bytes", 0.01)
         scenario.want(between(170, 210), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
@@ -468,7 +449,7 @@ class TestStalled:
 
     def test_all_wait_and_one_does_not_even_that(self) -> None:
         """What a waiting kernel costs is little, but everywhere the same."""
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 300, "")
         for rank in range(8):
             for metric in ("rdma_bytes_per_second", "nvlink_bytes_per_second", "pcie_bytes_per_second"):
@@ -478,7 +459,7 @@ class TestStalled:
 
     def test_all_load_data_and_one_is_done_first(self) -> None:
         """The others' CPUs and network do more than while they train: whoever does less of both has nothing to do."""
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 260, "")
         for rank in range(8):
             for metric, change in ((CPU, 0.5), ("tcp_bytes_per_second", 5e8)):
@@ -491,7 +472,7 @@ class TestStalled:
 
     def test_one_that_is_busy_meanwhile_has_longer(self) -> None:
         """A writer of an unannounced checkpoint, or a process that went astray: only time tells."""
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 300, "")
         scenario.at(150).inject(job.raise_by, 3, CPU, 0.3)
         scenario.want(between(205, 235), fault="hang", suspects=["n03"], reason="differs_while_job_stands")
@@ -500,7 +481,7 @@ class TestStalled:
     @pytest.mark.parametrize("ranks", [(3,), (3, 5)])
     def test_the_only_one_that_logged_something_as_the_job_came_to_stand(self, ranks: tuple[int, ...]) -> None:
         """XID 31 alone accuses nobody; with a standstill it names the machine, unless two logged it."""
-        scenario, job = _scenario(NO_HOOK)
+        scenario, job = build_metrics_scenario(NO_HOOK)
         scenario.at(150).inject(job.pause, 300, "")
         for rank in ranks:
             scenario.at(152).inject(job.event, rank, "xid", code=31)
@@ -510,11 +491,11 @@ class TestStalled:
             scenario.run(260).check()
         else:
             scenario.run(260)
-            assert not _accused(scenario)
+            assert not scenario.accused_names()
 
     @HOOKS
     def test_a_host_falls_silent_and_the_others_stop_working(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(150).inject(job.lose_host, 3)
         scenario.want(between(155, 185), fault="fail_stop", cause="machine_unreachable", suspects=["n03"])
         scenario.want(between(165, 230), state="confirmed", action="evict", suspects=["n03"])
@@ -523,18 +504,18 @@ class TestStalled:
     @HOOKS
     def test_a_job_is_taken_down_host_by_host_and_nobody_said_so(self, machines: MachineShape) -> None:
         """The first one to fall silent, as the last step ended, is no machine that stopped the others."""
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(150).inject(job.pause, 500, "")
         for rank, second in ((2, 150), (5, 167), (0, 172), (7, 180), (1, 184), (3, 190), (4, 192), (6, 194)):
             scenario.at(second).inject(job.kill_agent, rank)
         scenario.run(260)
 
-        assert not _accused(scenario)
+        assert not scenario.accused_names()
         assert {verdict.action.value for verdict in scenario.verdicts} <= {"none", "probe", "notify"}
 
     @HOOKS
     def test_all_hosts_fall_silent(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         for rank in range(8):
             scenario.at(150).inject(job.kill_agent, rank)
         scenario.want(between(155, 185), fault="hang", suspects=[], reason="job_silent")
@@ -621,24 +602,24 @@ class TestWhatHurtNobody:
 
     @HOOKS
     def test_an_old_deviation_is_not_why_everybody_is_slower_later(self, machines: MachineShape) -> None:
-        scenario, job = _scenario(machines)
+        scenario, job = build_metrics_scenario(machines)
         scenario.at(120).inject(job.shift, 5, POWER, 0.75)
         scenario.at(230).inject(job.slow_all, "forward", 1.6)
         scenario.run(340)
-        assert _accused(scenario) == []
+        assert scenario.accused_names() == []
 
     def test_an_old_deviation_does_not_hide_the_machine_that_is_slow(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_metrics_scenario()
         scenario.at(120).inject(job.shift, 5, POWER, 0.75)
         scenario.at(230).inject(job.shift, 3, CLOCK, 0.7)
         scenario.at(230).inject(job.slow, 3, "forward", 2.0)
         scenario.run(330)
-        assert _accused(scenario) == ["n03"]
+        assert scenario.accused_names() == ["n03"]
 
     @pytest.mark.parametrize(("is_work", "named"), [(False, ["n03"]), (True, [])], ids=["all-wait", "all-work"])
     def test_timers_of_all_that_hold_what_they_wait_for(self, is_work: bool, named: list[str]) -> None:
         """One machine's GPUs idle, and all ranks' own time is longer: it is why, unless all have more to compute."""
-        scenario, job = _scenario(ranks=12)
+        scenario, job = build_metrics_scenario(ranks=12)
         scenario.at(230).inject(job.slow_all, "forward", 2.0)
         for rank in range(12) if is_work else ():
             for metric in WORK:
@@ -646,7 +627,7 @@ class TestWhatHurtNobody:
         for metric in ("gpu_util_ratio", "gpu_graphics_active_ratio", POWER):
             scenario.at(230).inject(job.shift, 3, metric, 0.6)
         scenario.run(330)
-        assert _accused(scenario) == named
+        assert scenario.accused_names() == named
         assert ("workload_change" in {verdict.cause for verdict in scenario.verdicts}) is is_work
 
     @pytest.mark.parametrize(("is_work", "named"), [(False, ["n03"]), (True, [])], ids=["all-wait", "all-work"])
@@ -654,25 +635,25 @@ class TestWhatHurtNobody:
         self, is_work: bool, named: list[str]
     ) -> None:
         """Before windows tell that the machines do less work, its own time seems measured, and as ever."""
-        scenario, job = _scenario(ranks=12)
+        scenario, job = build_metrics_scenario(ranks=12)
         scenario.at(230).inject(job.slow_all, "forward", 2.0)
         for rank in range(12) if is_work else ():
             for metric in WORK:
                 scenario.at(230).inject(job.shift, rank, metric, 2.0)
         scenario.at(230).inject(job.shift, 3, "cpu_util_ratio", 2.5)
         scenario.run(400)
-        assert _accused(scenario) == named
+        assert scenario.accused_names() == named
         assert ("job_wide_slowdown" in {verdict.reason for verdict in scenario.verdicts}) is is_work
 
     def test_steps_of_a_fifth_of_a_second_are_not_overdue_between_two_batches(self) -> None:
         scenario = MetricsScenario(JobShape(), machines=MachineShape())
         scenario.at(120).inject(scenario.job.shift, 3, POWER, 0.7)
         scenario.run(240)
-        assert _accused(scenario) == []
+        assert scenario.accused_names() == []
 
     def test_a_fatal_xid_on_a_job_that_goes_on_evicts_nobody(self) -> None:
         scenario = MetricsScenario(JobShape(), machines=MachineShape())
         scenario.at(60).inject(scenario.job.event, 3, "xid", code=79)
         scenario.run(120)
-        assert _accused(scenario) == []
+        assert scenario.accused_names() == []
         assert "evict" not in {verdict.action.value for verdict in scenario.verdicts}

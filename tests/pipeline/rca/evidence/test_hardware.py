@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from tests.timelines import build_scenario
 from tocsin.models.pace import Slowdown
-from tocsin.pipeline.lab.testing import FakeJob, JobShape, Scenario, between
+from tocsin.pipeline.lab.testing import FakeJob, between
 from tocsin.pipeline.lab.testing.builders import JOB, START_NS, at_second, build_graph
 from tocsin.pipeline.lab.testing.progress import FakeProgress
 from tocsin.pipeline.rca.evidence.hardware import BrokenHosts
@@ -22,11 +23,6 @@ from tocsin.schemas.verdicts import Component, ComponentKind, FaultKind, Suspect
 
 NARROW = {"gen": 3, "width": 16, "max_gen": 5, "max_width": 16}
 WIDE = {**NARROW, "gen": 5}
-
-
-def _scenario(**shape: float) -> tuple[Scenario, FakeJob]:
-    scenario = Scenario(JobShape(**shape))  # type: ignore[arg-type]  # counts and seconds by name
-    return scenario, scenario.job
 
 
 def _stop(job: FakeJob) -> Callable[[], None]:
@@ -51,7 +47,7 @@ class TestFatal:
         ],
     )
     def test_it_opens_in_its_slice(self, name: str, payload: dict[str, object], cause: str) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(40).inject(job.event, 3, name, **payload)
         scenario.at(40).inject(_stop(job))
         scenario.want(between(40, 42), fault="fail_stop", cause=cause, suspects=["n03"], reason="hardware_event")
@@ -60,7 +56,7 @@ class TestFatal:
         assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
 
     def test_steps_that_go_on_never_confirm_it_and_end_it(self) -> None:
-        scenario, job = _scenario(step_seconds=2.0)
+        scenario, job = build_scenario(step_seconds=2.0)
         scenario.at(40).inject(job.event, 3, events.XID, code=79)
         scenario.run(160)
 
@@ -72,17 +68,17 @@ class TestFatal:
 
     @pytest.mark.parametrize("code", [13, 31, 43, 45, 999])
     def test_what_is_a_programs_fault_or_unknown_accuses_nobody(self, code: int) -> None:
-        scenario, job = _scenario(step_seconds=2.0)
+        scenario, job = build_scenario(step_seconds=2.0)
         scenario.at(40).inject(job.event, 3, events.XID, code=code)
         scenario.want_nothing(120)
 
     def test_corrected_errors_accuse_nobody(self) -> None:
-        scenario, job = _scenario(step_seconds=2.0)
+        scenario, job = build_scenario(step_seconds=2.0)
         scenario.at(40).inject(job.event, 3, events.ECC, kind="corrected", count=40)
         scenario.want_nothing(120)
 
     def test_many_hosts_at_once_share_a_cause_outside(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         for rank in range(4):
             scenario.at(40).inject(job.event, rank, events.IB_PORT, port="mlx5_0/1", state="down")
         scenario.run(60)
@@ -92,21 +88,21 @@ class TestFatal:
 
 class TestSlow:
     def test_a_narrow_link_and_slower_steps(self) -> None:
-        scenario, job = _scenario(step_seconds=2.0)
+        scenario, job = build_scenario(step_seconds=2.0)
         scenario.at(60).inject(job.event, 3, events.PCIE_LINK, **NARROW)
         scenario.at(60).inject(job.slow, 3, "forward", 1.6)
         scenario.want(between(60, 100), fault="fail_slow", cause="pcie_downgrade", suspects=["n03"])
         scenario.run(160).check()
 
     def test_a_narrow_link_without_slower_steps_hurts_nobody(self) -> None:
-        scenario, job = _scenario(step_seconds=2.0)
+        scenario, job = build_scenario(step_seconds=2.0)
         scenario.at(60).inject(job.event, 3, events.PCIE_LINK, **NARROW)
         scenario.run(160)
         assert {verdict.fault.value for verdict in scenario.verdicts} <= {"degraded"}
         assert {verdict.action.value for verdict in scenario.verdicts} <= {"none"}
 
     def test_a_link_that_is_well_again_explains_nothing_later(self) -> None:
-        scenario, job = _scenario(step_seconds=2.0)
+        scenario, job = build_scenario(step_seconds=2.0)
         scenario.at(60).inject(job.event, 3, events.PCIE_LINK, **NARROW)
         scenario.at(62).inject(job.event, 3, events.PCIE_LINK, **WIDE)
         scenario.at(100).inject(job.slow, 3, "forward", 1.6)
@@ -139,21 +135,21 @@ class TestPatterns:
 
 class TestExits:
     def test_memory_errors_explain_an_exit(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(40).inject(job.event, 3, events.ECC, kind="uncorrected", count=2)
         scenario.at(40.5).inject(job.kill, 3)
         scenario.want(between(40, 46), fault="fail_stop", cause="ecc_error", suspects=["n03"])
         scenario.run(80).check()
 
     def test_even_corrected_ones(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(40).inject(job.event, 3, events.ECC, kind="corrected", count=500)
         scenario.at(42).inject(job.kill, 3)
         scenario.want(between(42, 48), fault="fail_stop", cause="ecc_error", suspects=["n03"])
         scenario.run(80).check()
 
     def test_an_event_of_another_machine_long_before_explains_nothing(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(40).inject(job.event, 5, events.ECC, kind="corrected", count=500)
         scenario.at(42).inject(job.kill, 3)
         scenario.want(between(42, 48), fault="fail_stop", cause="process_exit", suspects=["n03"])
@@ -161,7 +157,7 @@ class TestExits:
 
     def test_victims_do_not_hide_the_machine_whose_card_dropped_first(self) -> None:
         """Rank 5's process is the first to end; the card of rank 3 was lost just before."""
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(40).inject(job.event, 3, events.XID, code=79)
         scenario.at(41).inject(job.kill, 5, signal=6)
         scenario.want(between(40, 46), fault="fail_stop", cause="gpu_card_drop", suspects=["n03"])
@@ -169,7 +165,7 @@ class TestExits:
         assert {s.component.name for verdict in scenario.final() for s in verdict.suspects} == {"n03"}
 
     def test_a_report_that_comes_after_the_death_of_another_is_no_reason_for_it(self) -> None:
-        scenario, job = _scenario()
+        scenario, job = build_scenario()
         scenario.at(40).inject(job.kill, 5)
         scenario.at(60).inject(job.event, 3, events.XID, code=79)
         scenario.want(between(40, 46), fault="fail_stop", cause="process_exit", suspects=["n05"])

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.timelines import build_metrics_scenario
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.job.graph import JobGraph
-from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob, MetricsScenario, between
+from tocsin.pipeline.lab.testing import MachineShape, between
 from tocsin.pipeline.lab.testing.builders import JOB, at_second, build_graph
 from tocsin.pipeline.lab.testing.progress import FakeProgress
 from tocsin.pipeline.rca.rules.concurrent_failures import find_concurrent_failures
@@ -157,15 +158,10 @@ def test_who_is_congested_because_another_one_is_is_no_concurrent_failure(packet
     assert _named(_graph(), first, second) == named
 
 
-def _scenario(machines: MachineShape) -> tuple[MetricsScenario, MetricsJob]:
-    scenario = MetricsScenario(JobShape(rank_count=8, step_seconds=2.0), machines=machines)
-    return scenario, scenario.job
-
-
 class TestVerdicts:
     @pytest.mark.parametrize("has_hook", [True, False], ids=["steps", "no_steps"])
     def test_a_power_feed_of_two_machines(self, has_hook: bool) -> None:
-        scenario, job = _scenario(MachineShape(has_hook=has_hook))
+        scenario, job = build_metrics_scenario(MachineShape(has_hook=has_hook))
         for rank in (2, 5):
             scenario.at(150).inject(job.shift, rank, POWER, 0.7)
             scenario.at(150).inject(job.shift, rank, CLOCK, 0.7)
@@ -178,7 +174,7 @@ class TestVerdicts:
         ]
 
     def test_who_of_two_is_well_again_first_takes_nothing_back(self) -> None:
-        scenario, job = _scenario(MachineShape())
+        scenario, job = build_metrics_scenario(MachineShape())
         for rank in (2, 5):
             scenario.at(150).inject(job.shift, rank, CLOCK, 0.6)
             scenario.at(150).inject(job.slow, rank, "forward", 1.6)
@@ -190,7 +186,7 @@ class TestVerdicts:
         assert len({verdict.verdict_id for verdict in scenario.verdicts if verdict.fault.value == "fail_slow"}) == 1
 
     def test_two_that_run_slower_in_a_job_that_does_not_are_no_fault(self) -> None:
-        scenario, job = _scenario(MachineShape())
+        scenario, job = build_metrics_scenario(MachineShape())
         for rank in (2, 5):
             scenario.at(150).inject(job.shift, rank, CLOCK, 0.9)
         scenario.run(260)

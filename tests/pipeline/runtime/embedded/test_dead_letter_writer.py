@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hand_clock import HandClock
 from tocsin.pipeline.runtime.embedded.dead_letter_writer import DeadLetterLimits, DeadLetterWriter
 from tocsin.pipeline.runtime.embedded.dead_letters import (
     DEAD_LETTERS,
@@ -16,13 +17,6 @@ from tocsin.pipeline.runtime.embedded.dead_letters import (
     DeadLetter,
     DeadLetterLog,
 )
-
-
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def dead_letter(host: str = "n0", data: bytes = b"x", number: int = 0) -> DeadLetter:
@@ -46,7 +40,7 @@ def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
 
 
 def test_one_host_s_flood_leaves_room_for_the_others(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = HandClock()
     writer = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_count=10, per_second=2.0), clock)
     for _ in range(1000):
         writer.put(DEAD_LETTERS, dead_letter("evil"))
@@ -64,7 +58,7 @@ def test_one_host_s_flood_leaves_room_for_the_others(tmp_path: Path) -> None:
 
 
 def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
-    writer = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_in_all_count=50, in_all_per_second=0.0), Clock())
+    writer = DeadLetterWriter(tmp_path, DeadLetterLimits(burst_in_all_count=50, in_all_per_second=0.0), HandClock())
     for number in range(10_000):
         writer.put(LATE, dead_letter(f"made-up-{number}"))
     writer.start()

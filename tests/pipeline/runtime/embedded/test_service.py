@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.model_announcements import announced
+from tests.pipeline.runtime.embedded.service_bench import ServiceBench
 from tocsin.pipeline.incidents.proposals import HoldRules
-from tocsin.pipeline.lab.testing import FakeJob, JobShape, MemoryStore
-from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
+from tocsin.pipeline.lab.testing import MemoryStore
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.embedded.service_metrics import families_of
-from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
-from tocsin.pipeline.stores.backoff import BackoffConfig
 from tocsin.pipeline.stores.base import ActionState
 from tocsin.schemas.errors import EngineError, ModelRefusedError
 from tocsin.schemas.formats.prometheus_text import render
@@ -26,42 +23,14 @@ from tocsin.schemas.verdicts import ActionKind, FaultKind
 from tocsin.schemas.wire.codec import encode
 
 
-class Bench:
-    """A service without a clock of its own, and a fake job."""
-
-    def __init__(self, folder: Path, hold: HoldRules | None = None) -> None:
-        self.store = MemoryStore()
-        self.job = FakeJob(JobShape())
-        self.control = folder / "c.sock"
-        hold = hold or HoldRules(0, 0)  # a bench runs for a minute
-        config = ServiceConfig(f"unix:{folder}/e.sock", self.control, dead_letter_folder=folder, hold=hold)
-        writer = StoreWriter(self.store, config=BackoffConfig(first_seconds=0.01, longest_seconds=0.02))
-        self.service = EngineService(config, self.store, lambda: self.job.now_ns, writer)
-        self.service.start(ticking=False)
-
-    def run(self, seconds: int) -> None:
-        for _ in range(seconds):
-            for record in self.job.second():
-                self.service.engine.take(encode(record))
-            self.service.tick(self.job.now_ns)
-
-    def wait(self, done: Callable[[], bool]) -> None:
-        """Until the database thread has come so far."""
-        deadline = time.monotonic() + 20
-        while not done():
-            if time.monotonic() > deadline:
-                raise AssertionError("the database thread did not get there")
-            time.sleep(0.01)
-
-
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
+def bench(tmp_path: Path) -> Iterator[ServiceBench]:
+    made = ServiceBench(tmp_path)
     yield made
     made.service.stop()
 
 
-def test_a_slow_rank_is_written_with_its_evidence(bench: Bench) -> None:
+def test_a_slow_rank_is_written_with_its_evidence(bench: ServiceBench) -> None:
     """The suspect's series beside the peers' median and their 5 and 95 %, from before the onset."""
     bench.run(40)
     bench.job.slow(3, "forward", 4.0)
@@ -79,7 +48,7 @@ def test_a_slow_rank_is_written_with_its_evidence(bench: Bench) -> None:
     assert not any(math.isnan(point.suspect_value) for point in own)
 
 
-def test_a_verdict_that_closes_takes_its_action_back(bench: Bench) -> None:
+def test_a_verdict_that_closes_takes_its_action_back(bench: ServiceBench) -> None:
     """Nobody drains a machine for a fault that is over."""
     bench.run(20)
     bench.job.slow(3, "forward", 4.0)
@@ -96,7 +65,7 @@ def test_a_verdict_that_closes_takes_its_action_back(bench: Bench) -> None:
 
 
 def test_a_hard_action_of_a_young_engine_waits_and_its_verdict_does_not(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, HoldRules(90, 600))
+    bench = ServiceBench(tmp_path, HoldRules(90, 600))
     try:
         bench.run(20)
         bench.job.slow(3, "forward", 4.0)
@@ -112,7 +81,7 @@ def test_a_hard_action_of_a_young_engine_waits_and_its_verdict_does_not(tmp_path
         bench.service.stop()
 
 
-def test_a_database_that_is_away_loses_nothing(bench: Bench) -> None:
+def test_a_database_that_is_away_loses_nothing(bench: ServiceBench) -> None:
     """The write is tried again; the engine goes on meanwhile."""
     bench.store.failures_left_count = 5
     bench.run(20)
@@ -123,7 +92,7 @@ def test_a_database_that_is_away_loses_nothing(bench: Bench) -> None:
     assert [verdict.update for verdict in bench.store.verdicts] == [0, 1]
 
 
-def test_host_health_counts_whole_minutes(bench: Bench) -> None:
+def test_host_health_counts_whole_minutes(bench: ServiceBench) -> None:
     """Scores of detectors included; the fake job sends no frames, so there are no samples."""
     bench.run(20)
     bench.job.slow(3, "forward", 4.0)
@@ -135,14 +104,13 @@ def test_host_health_counts_whole_minutes(bench: Bench) -> None:
     assert worst.worst_score > 1.0
 
 
-def test_status_and_verdicts_over_the_control_socket(bench: Bench) -> None:
+def test_status_and_verdicts_over_the_control_socket(bench: ServiceBench) -> None:
     """What ``tocsin status`` and the drill read."""
     bench.run(20)
     bench.job.freeze(3)
     bench.run(10)
-    client = ControlClient(bench.control)
-    status = client.call("status", job_id="job")
-    stream = client.stream("verdicts", after=0)
+    status = bench.client.call("status", job_id="job")
+    stream = bench.client.stream("verdicts", after=0)
     first = next(line for line in stream if "verdict" in line)
 
     assert status["jobs"][0]["world_size"] == 8
@@ -151,7 +119,7 @@ def test_status_and_verdicts_over_the_control_socket(bench: Bench) -> None:
     assert "n03" in first["summary"]
 
 
-def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
+def test_the_metrics_page_names_verdicts_by_reason(bench: ServiceBench) -> None:
     """A named reason is a label."""
     bench.run(20)
     bench.job.kill(3)
@@ -162,7 +130,7 @@ def test_the_metrics_page_names_verdicts_by_reason(bench: Bench) -> None:
     assert bench.service.health.live() == (False, "dead threads: ticker")
 
 
-def test_the_metrics_page_counts_what_is_wrong_now(bench: Bench) -> None:
+def test_the_metrics_page_counts_what_is_wrong_now(bench: ServiceBench) -> None:
     """Every fault and state has a line, so that an alert sees the change from 0."""
     bench.run(20)
     before = render(families_of(bench.service))
@@ -177,7 +145,7 @@ def test_the_metrics_page_counts_what_is_wrong_now(bench: Bench) -> None:
         assert sum(counts) == count
 
 
-def test_the_metrics_page_names_what_became_of_connections(bench: Bench) -> None:
+def test_the_metrics_page_names_what_became_of_connections(bench: ServiceBench) -> None:
     bench.service.server.counters.update(connections=3, connection_errors=1)
     page = render(families_of(bench.service))
     lines = [line for line in page.splitlines() if line.startswith("tocsin_engine_connections_total{")]
@@ -204,7 +172,7 @@ def test_announced_models_outlive_the_engine(tmp_path: Path) -> None:
         service.server.close()
 
 
-def test_the_metrics_page_counts_slices_detectors_and_models(bench: Bench) -> None:
+def test_the_metrics_page_counts_slices_detectors_and_models(bench: ServiceBench) -> None:
     bench.run(20)
     now_ns = bench.service.engine.watermark_ns or 0
     start_ns = now_ns // BOUNDARY_NS * BOUNDARY_NS

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.embedded_rows import KeepingWriter, output_into
-from tests.pipeline.runtime.flink.test_driver import END_SECOND, FAULT_SECOND, KEY, Stream, second_of
-from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
+from tests.pipeline.runtime.flink.stream import END_SECOND, KEY, Stream, second_of
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.flink.driver import REPORTS_FAILED, DriverConfig, JobDriver
 from tocsin.pipeline.runtime.flink.memory_state import MemoryState
@@ -25,18 +24,6 @@ from tocsin.schemas.records import NS_PER_SECOND, JobRecord
 from tocsin.schemas.wire.codec import encode
 
 Rows = dict[tuple[Any, ...], dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def records() -> list[JobRecord]:
-    """A job of eight machines whose rank 3 is killed."""
-    job = MetricsJob(JobShape(rank_count=8, step_seconds=2.0), MachineShape())
-    found: list[JobRecord] = []
-    for second in range(END_SECOND):
-        if second == FAULT_SECOND:
-            job.kill(3)
-        found.extend(job.second())
-    return found
 
 
 def _embedded(records: list[JobRecord]) -> tuple[Rows, Rows, dict[int, list[dict[str, Any]]]]:
