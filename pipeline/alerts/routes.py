@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import jsonschema
 
-from tocsin.pipeline.alerts.adapters.kinds import AdapterKind, check_settings
+from tocsin.pipeline.alerts.adapters.kinds import AdapterKind, Schema, check_settings
 from tocsin.pipeline.alerts.notice import AlertSeverity
 from tocsin.pipeline.alerts.route_file import MarkedFile, Place, read_marked
 from tocsin.pipeline.alerts.route_schema import frame_schema
@@ -257,7 +257,7 @@ def _check_setting(file: MarkedFile, place: Place, key: str, settings: Mapping[s
     Raises:
         ConfigError: its value is wrong.
     """
-    schema = {"type": "object", "properties": {key: _keys_of(kind).get(key, {})}}
+    schema: Schema = {"type": "object", "properties": {key: _keys_of(kind).get(key, {})}}
     check_settings({key: settings[key]}, schema, _head(file, (*place, key)))
 
 

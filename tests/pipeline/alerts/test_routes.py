@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -93,7 +94,7 @@ def test_the_published_schema_is_one_and_takes_the_file(tmp_path: Path) -> None:
         jsonschema.validate(yaml.safe_load(FILE.replace("url:", "ulr:")), schema)
 
 
-def _names(config: RouteConfig, **fields: object) -> list[str]:
+def _names(config: RouteConfig, **fields: Any) -> list[str]:
     return [one.name for one in config.routes_of(verdict(**fields))]
 
 

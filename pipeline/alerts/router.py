@@ -1,0 +1,258 @@
+"""The router: from lines of verdicts to notices, once for each incident and route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tocsin.pipeline.alerts.flood import FloodSummary, NoticeBudget, signature_of
+from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
+from tocsin.pipeline.alerts.routes import Route, RouteConfig
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import Verdict, VerdictState
+
+STATE_VERSION: Final = 1
+_ENDS: Final = {
+    VerdictState.CANCELLED: NoticeKind.TAKEN_BACK,
+    VerdictState.EXPIRED: NoticeKind.LAPSED,
+    VerdictState.RESOLVED: NoticeKind.RESOLVED,
+}
+_NEW_NORMAL_NOTE: Final = "The job is not faster again: its slower pace has lasted so long that it counts as normal."
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Settings of the router.
+
+    Attributes:
+        routes: the routes file.
+        notices_a_minute: how many incidents of one signature a route tells one by one in a minute.
+        max_standing_count: most incidents that are followed at once.
+        max_ended_count: most ended incidents that are remembered, so that a replay tells none again.
+    """
+
+    routes: RouteConfig
+    notices_a_minute: int = 10
+    max_standing_count: int = 50_000
+    max_ended_count: int = 50_000
+
+
+@dataclass(slots=True)
+class ToldIncident:
+    """What was told of one incident.
+
+    Attributes:
+        verdict_id: its id.
+        detected_ns: stream time of the last line that was taken.
+        update: number of that line.
+        content: what a change of is news.
+        severity: how urgent it was told.
+        routes: route -> when it was told there first.
+        summaries: route -> key of the summary that stands for it there.
+    """
+
+    verdict_id: str
+    detected_ns: int
+    update: int
+    content: str
+    severity: AlertSeverity
+    routes: dict[str, int] = field(default_factory=dict)
+    summaries: dict[str, str] = field(default_factory=dict)
+
+
+def _no_silence(_verdict: Verdict, _now_ns: int) -> str:
+    """Return "": nothing is silenced."""
+    return ""
+
+
+def _uncovered(_verdict: Verdict) -> str:
+    """Return "": no fleet incident stands for a verdict."""
+    return ""
+
+
+class AlertRouter:
+    """Decides what is told on which route. It reads no clock, and its state is plain JSON.
+
+    Lines may come again after a restart. A line whose stream time is not after the last one of its incident is old
+    and tells nothing.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        silence: Callable[[Verdict, int], str] = _no_silence,
+        covered_by: Callable[[Verdict], str] = _uncovered,
+    ) -> None:
+        """Start with nothing told.
+
+        Args:
+            config: settings.
+            silence: returns the named reason for which a verdict is not told at a time, "" for none.
+            covered_by: returns the id of the fleet incident that stands for a verdict, "" for none.
+        """
+        self._config = config
+        self._silence = silence
+        self._covered_by = covered_by
+        self._routes = {one.name: one for one in config.routes.routes}
+        self._told: dict[str, ToldIncident] = {}
+        self._ended: dict[str, int] = {}
+        self._summaries: dict[str, FloodSummary] = {}
+        self._budget = NoticeBudget(config.notices_a_minute)
+        self.untold: dict[str, int] = {}
+
+    @property
+    def standing_count(self) -> int:
+        """How many told incidents stand."""
+        return len(self._told)
+
+    def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> list[Notice]:
+        """Take the verdict lines of one tick, also where there are none.
+
+        Args:
+            verdicts: the lines, in stream order.
+            now_ns: the present time.
+
+        Returns:
+            What is told now, oldest first.
+        """
+        self._budget.on_time(now_ns)
+        told: list[Notice] = []
+        for one in verdicts:
+            told += self._end(one, now_ns) if one.state in _ENDS else self._stand(one, now_ns)
+        for key, summary in list(self._summaries.items()):
+            told += summary.notices(now_ns)
+            if not summary.members:
+                del self._summaries[key]
+        self._bound()
+        return told
+
+    def _stand(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
+        """Yield what a line of a standing incident tells."""
+        told = self._told.get(verdict.verdict_id)
+        if self._is_old(verdict, told):
+            return
+        routes = list(self._config.routes.routes_of(verdict))
+        if told is None and not routes:
+            return
+        why = self._silence(verdict, now_ns) or ("covered_by_fleet" if self._covered_by(verdict) else "")
+        if why:
+            self.untold[why] = self.untold.get(why, 0) + 1
+            return
+        severity = self._config.routes.severity_of(verdict)
+        content = content_of(verdict, severity)
+        if told is None:
+            told = self._told[verdict.verdict_id] = ToldIncident(
+                verdict.verdict_id, verdict.detected_ns, verdict.update, content, severity
+            )
+        is_changed = content != told.content
+        told.detected_ns, told.update = verdict.detected_ns, verdict.update
+        told.severity = severity
+        if is_changed and self._budget.take(f"changed/{signature_of(verdict)}", now_ns):
+            told.content = content
+            for route, told_ns in told.routes.items():
+                yield Notice(route, NoticeKind.CHANGED, severity, verdict, told_ns, now_ns)
+        for new in routes:
+            yield from self._fire(new, verdict, told, now_ns)
+
+    def _fire(self, route: Route, verdict: Verdict, told: ToldIncident, now_ns: int) -> Iterator[Notice]:
+        """Yield the first notice of an incident on a route, or count it where the minute's share is used up."""
+        if route.name in told.routes or route.name in told.summaries:
+            return
+        key = f"{route.name}/{signature_of(verdict)}"
+        if self._budget.take(key, now_ns):
+            told.routes[route.name] = now_ns
+            yield Notice(route.name, NoticeKind.FIRING, told.severity, verdict, now_ns, now_ns)
+            return
+        summary = self._summaries.get(key)
+        if summary is None:
+            summary = self._summaries[key] = FloodSummary.begin(route.name, told.severity, verdict, now_ns)
+        summary.members.add(verdict.verdict_id)
+        summary.total += 1
+        told.summaries[route.name] = key
+
+    def _end(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
+        """Yield what the end of an incident tells; one that was never told ends in silence."""
+        told = self._told.get(verdict.verdict_id)
+        if told is None or verdict.detected_ns < told.detected_ns:
+            return
+        del self._told[verdict.verdict_id]
+        self._ended.pop(verdict.verdict_id, None)
+        self._ended[verdict.verdict_id] = verdict.detected_ns
+        note = _NEW_NORMAL_NOTE if verdict.reason == Reason.NEW_NORMAL.value else ""
+        for route, told_ns in told.routes.items():
+            yield Notice(route, _ENDS[verdict.state], told.severity, verdict, told_ns, now_ns, note=note)
+        self._leave_summaries(told, is_cancelled=verdict.state is VerdictState.CANCELLED)
+
+    def _leave_summaries(self, told: ToldIncident, *, is_cancelled: bool) -> None:
+        """Take an incident that ended out of the summaries that stand for it."""
+        for key in told.summaries.values():
+            summary = self._summaries.get(key)
+            if summary is not None:
+                summary.members.discard(told.verdict_id)
+                summary.cancelled += is_cancelled
+
+    def _is_old(self, verdict: Verdict, told: ToldIncident | None) -> bool:
+        """Return whether a line, or one after it, was taken before."""
+        if told is not None:
+            return (verdict.detected_ns, verdict.update) <= (told.detected_ns, told.update)
+        return verdict.detected_ns <= self._ended.get(verdict.verdict_id, -1)
+
+    def _bound(self) -> None:
+        """Forget the oldest incidents beyond the limits."""
+        while len(self._ended) > self._config.max_ended_count:
+            del self._ended[next(iter(self._ended))]
+        excess = len(self._told) - self._config.max_standing_count
+        if excess > 0:  # first those that only a summary tells
+            for told in sorted(self._told.values(), key=lambda one: bool(one.routes))[:excess]:
+                del self._told[told.verdict_id]
+                self.untold["forgotten"] = self.untold.get("forgotten", 0) + 1
+                self._leave_summaries(told, is_cancelled=False)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {
+            "version": STATE_VERSION,
+            "told": [
+                [
+                    one.verdict_id,
+                    one.detected_ns,
+                    one.update,
+                    one.content,
+                    one.severity.value,
+                    one.routes,
+                    one.summaries,
+                ]
+                for one in self._told.values()
+            ],
+            "ended": self._ended,
+            "summaries": {key: one.to_state() for key, one in self._summaries.items()},
+            "budget": self._budget.to_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by one of ``to_state``; what was told on routes that are gone is left out.
+
+        Raises:
+            KeyError, ValueError, TypeError: it is no such state.
+        """
+        if state["version"] != STATE_VERSION:
+            raise ValueError(f"version {state['version']!r}")
+        self._summaries = {
+            key: FloodSummary.from_state(one) for key, one in state["summaries"].items() if one["route"] in self._routes
+        }
+        told = {}
+        for name, detected_ns, update, content, severity, routes, summaries in state["told"]:
+            told[name] = ToldIncident(name, detected_ns, update, content, AlertSeverity(severity))
+            told[name].routes = {route: ns for route, ns in routes.items() if route in self._routes}
+            told[name].summaries = {route: key for route, key in summaries.items() if key in self._summaries}
+        self._told = told
+        self._ended = {name: int(ns) for name, ns in state["ended"].items()}
+        self._budget.load_state(state["budget"])
+
+
+def content_of(verdict: Verdict, severity: AlertSeverity) -> str:
+    """Return what a change of is news: state, fault, cause, suspects, action and severity."""
+    suspects = ",".join(f"{one.component.kind.value}:{one.component.name}:{one.ranks}" for one in verdict.suspects)
+    words = (verdict.state.value, verdict.fault.value, verdict.cause, suspects, verdict.action.value, severity.value)
+    return "|".join(words)
