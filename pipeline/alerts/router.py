@@ -76,6 +76,10 @@ class AlertRouter:
 
     Lines may come again after a restart. A line whose stream time is not after the last one of its incident is old
     and tells nothing.
+
+    Attributes:
+        untold: reason -> how many lines were not told for it.
+        revision: it rises with each change of the state that a restart must not lose.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class AlertRouter:
         self._summaries: dict[str, FloodSummary] = {}
         self._budget = NoticeBudget(config.notices_a_minute)
         self.untold: dict[str, int] = {}
+        self.revision = 0
 
     @property
     def standing_count(self) -> int:
@@ -150,6 +155,7 @@ class AlertRouter:
         told.severity = severity
         if is_changed and self._budget.take(f"changed/{signature_of(verdict)}", now_ns):
             told.content = content
+            self.revision += 1
             for route, told_ns in told.routes.items():
                 yield Notice(route, NoticeKind.CHANGED, severity, verdict, told_ns, now_ns)
         for new in routes:
@@ -159,6 +165,7 @@ class AlertRouter:
         """Yield the first notice of an incident on a route, or count it where the minute's share is used up."""
         if route.name in told.routes or route.name in told.summaries:
             return
+        self.revision += 1
         key = f"{route.name}/{signature_of(verdict)}"
         if self._budget.take(key, now_ns):
             told.routes[route.name] = now_ns
@@ -176,6 +183,7 @@ class AlertRouter:
         told = self._told.get(verdict.verdict_id)
         if told is None or verdict.detected_ns < told.detected_ns:
             return
+        self.revision += 1
         del self._told[verdict.verdict_id]
         self._ended.pop(verdict.verdict_id, None)
         self._ended[verdict.verdict_id] = verdict.detected_ns

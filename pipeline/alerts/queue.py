@@ -1,0 +1,357 @@
+"""The queue of notices: a file that holds what waits, what was told, and the router's state.
+
+One transaction takes a tick's notices together with the router's state, so a process that is killed at any point and
+started again tells nothing twice and forgets nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, Notice, NoticeKind
+from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.private_files import open_private
+from tocsin.schemas.reasons import NamedReason
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS waiting (
+    route TEXT NOT NULL, verdict_id TEXT NOT NULL, receiver TEXT NOT NULL, kind TEXT NOT NULL, severity TEXT NOT NULL,
+    event TEXT NOT NULL, told_ns INTEGER NOT NULL, made_ns INTEGER NOT NULL, note TEXT NOT NULL,
+    first_ns INTEGER NOT NULL, due_ns INTEGER NOT NULL, tries INTEGER NOT NULL, is_maybe_told INTEGER NOT NULL,
+    PRIMARY KEY (route, verdict_id)
+);
+CREATE INDEX IF NOT EXISTS waiting_due ON waiting (receiver, due_ns);
+CREATE TABLE IF NOT EXISTS told (
+    route TEXT NOT NULL, verdict_id TEXT NOT NULL, receiver TEXT NOT NULL, kind TEXT NOT NULL, severity TEXT NOT NULL,
+    event TEXT NOT NULL, told_ns INTEGER NOT NULL, note TEXT NOT NULL, reference TEXT NOT NULL,
+    sent_ns INTEGER NOT NULL,
+    PRIMARY KEY (route, verdict_id)
+);
+CREATE INDEX IF NOT EXISTS told_sent ON told (receiver, sent_ns);
+CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+_NEVER_ARRIVED: Final = frozenset(
+    {
+        DeliveryReason.UNREACHABLE,
+        DeliveryReason.RATE_LIMITED,
+        DeliveryReason.SECRET_MISSING,
+        DeliveryReason.REDIRECTED,
+        DeliveryReason.REJECTED,
+        DeliveryReason.UNAUTHORISED,
+    }
+)
+_ROUTER: Final = "router"
+_VERSION: Final = 1
+_BUSY_SECONDS: Final = 10.0
+
+
+class QueueReason(NamedReason):
+    """Why a queue begins anew."""
+
+    FILE_DAMAGED = "file_damaged", "The file of the queue is damaged; it was moved aside and a new one begun."
+    OTHER_VERSION = "other_version", "Another version of tocsin wrote the file; it was moved aside."
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedNotice:
+    """A notice that waits.
+
+    Attributes:
+        notice: what is sent.
+        receiver: name of its receiver.
+        first_ns: when its incident began to wait, for the time after which it is given up.
+        tries: how often it was tried, this one included.
+        is_resend: whether the receiver took it before and it is sent again.
+    """
+
+    notice: Notice
+    receiver: str
+    first_ns: int
+    tries: int
+    is_resend: bool = False
+
+
+class AlertQueue:
+    """A queue in one SQLite file; all methods may be called from any thread.
+
+    Attributes:
+        path: the file.
+        begun_anew: why the queue was begun anew when it was opened, None = it was not.
+    """
+
+    def __init__(self, path: Path, now_ns: int) -> None:
+        """Open the file, or make it with access for this user alone.
+
+        Args:
+            path: the file.
+            now_ns: the present time, for the name of a file that is moved aside.
+
+        Raises:
+            ConfigError: the file cannot be opened, or another process uses it for long.
+        """
+        self.path = path
+        self.begun_anew: QueueReason | None = None
+        self._lock = threading.Lock()
+        try:
+            self._db, reason = _opened(path)
+            if reason is not None:
+                self.begun_anew = reason
+                _move_aside(path, now_ns)
+                self._db, reason = _opened(path)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError("alert queue", str(path), f"a file that can be used ({error})") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    def router_state(self) -> Mapping[str, Any] | None:
+        """Return the router's state, None if there is none."""
+        with self._lock:
+            row = self._db.execute("SELECT value FROM state WHERE name = ?", (_ROUTER,)).fetchone()
+        found = None if row is None else json.loads(row[0])
+        return found if isinstance(found, dict) else None
+
+    def put(
+        self, notices: Sequence[tuple[Notice, str]], now_ns: int, router_state: Mapping[str, Any] | None = None
+    ) -> int:
+        """Add notices and replace the router's state, in one transaction.
+
+        The newest notice of an incident and route replaces the one that waits. The end of an incident whose firing
+        certainly never arrived removes it.
+
+        Args:
+            notices: notices, oldest first, each with the name of its receiver.
+            now_ns: the present time.
+            router_state: new state of the router; None: as it is.
+
+        Returns:
+            How many waiting notices were replaced or removed.
+        """
+        replaced = 0
+        with self._lock, self._db:
+            for notice, receiver in notices:
+                replaced += self._put(notice, receiver, now_ns)
+            if router_state is not None:
+                text = json.dumps(router_state, separators=(",", ":"))
+                self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (_ROUTER, text))
+        return replaced
+
+    def _put(self, notice: Notice, receiver: str, now_ns: int) -> bool:
+        """Add one notice; return whether one that waited was replaced or removed."""
+        key = (notice.route, notice.verdict.verdict_id)
+        waiting = self._db.execute(
+            "SELECT first_ns, is_maybe_told, kind FROM waiting WHERE route = ? AND verdict_id = ?", key
+        ).fetchone()
+        is_told = self._db.execute("SELECT 1 FROM told WHERE route = ? AND verdict_id = ?", key).fetchone() is not None
+        kind = notice.kind
+        if waiting is not None and not is_told and not waiting[1]:
+            if notice.is_ending:
+                self._db.execute("DELETE FROM waiting WHERE route = ? AND verdict_id = ?", key)
+                return True
+            kind = NoticeKind(waiting[2]) if kind is NoticeKind.CHANGED else kind
+        self._db.execute(
+            "INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)",
+            (
+                *key,
+                receiver,
+                kind.value,
+                notice.severity.value,
+                encode_verdict(notice.verdict).decode(),
+                notice.told_ns,
+                notice.made_ns,
+                notice.note,
+                now_ns,
+                now_ns,
+                int(waiting is not None and waiting[1]),
+            ),
+        )
+        return waiting is not None
+
+    def take(self, receiver: str, now_ns: int, most_count: int) -> list[QueuedNotice]:
+        """Return the notices of one route that are due at a receiver, the most urgent and least tried first.
+
+        Each counts as tried from here on; ``finish`` says how it ended.
+
+        Args:
+            receiver: name of the receiver.
+            now_ns: the present time.
+            most_count: most notices to return.
+        """
+        order = "CASE severity WHEN 'page' THEN 0 WHEN 'ticket' THEN 1 ELSE 2 END, tries, made_ns"
+        with self._lock, self._db:
+            first = self._db.execute(
+                f"SELECT route FROM waiting WHERE receiver = ? AND due_ns <= ? ORDER BY {order} LIMIT 1",  # noqa: S608
+                (receiver, now_ns),
+            ).fetchone()
+            if first is None:
+                return []
+            rows = self._db.execute(
+                "SELECT w.route, w.kind, w.severity, w.event, w.told_ns, w.made_ns, w.note, w.first_ns, w.tries,"  # noqa: S608
+                " coalesce(t.reference, ''), w.verdict_id FROM waiting w"
+                " LEFT JOIN told t ON t.route = w.route AND t.verdict_id = w.verdict_id"
+                f" WHERE w.receiver = ? AND w.due_ns <= ? AND w.route = ? ORDER BY {_of_waiting(order)} LIMIT ?",
+                (receiver, now_ns, first[0], most_count),
+            ).fetchall()
+            self._db.executemany(
+                "UPDATE waiting SET tries = tries + 1, is_maybe_told = CASE WHEN is_maybe_told THEN 3 ELSE 1 END"
+                " WHERE route = ? AND verdict_id = ?",
+                [(row[0], row[10]) for row in rows],
+            )
+        return [
+            QueuedNotice(_notice(row[:7], row[9]), receiver, row[7], row[8] + 1)
+            for row in sorted(rows, key=lambda row: int(row[5]))
+        ]
+
+    def resends(self, receiver: str, sent_before_ns: int, most_count: int) -> list[QueuedNotice]:
+        """Return told notices of one route that were last sent before a time and for which nothing newer waits."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT t.route, t.kind, t.severity, t.event, t.told_ns, t.sent_ns, t.note, t.reference FROM told t"
+                " LEFT JOIN waiting w ON w.route = t.route AND w.verdict_id = t.verdict_id"
+                " WHERE t.receiver = ? AND t.sent_ns <= ? AND w.route IS NULL ORDER BY t.route, t.sent_ns LIMIT ?",
+                (receiver, sent_before_ns, most_count),
+            ).fetchall()
+        return [
+            QueuedNotice(_notice(row[:7], row[7]), receiver, row[4], 1, is_resend=True)
+            for row in rows
+            if row[0] == rows[0][0]
+        ]
+
+    def delivered(self, sent: Sequence[QueuedNotice], references: Sequence[str], now_ns: int) -> None:
+        """Note that a receiver took notices.
+
+        Args:
+            sent: what it took.
+            references: per notice, what identifies its message; may be shorter.
+            now_ns: the present time.
+        """
+        with self._lock, self._db:
+            for index, one in enumerate(sent):
+                notice = one.notice
+                key = (notice.route, notice.verdict.verdict_id)
+                if notice.is_ending:
+                    self._db.execute("DELETE FROM told WHERE route = ? AND verdict_id = ?", key)
+                elif notice.kind is not NoticeKind.WATCHDOG:
+                    reference = (references[index] if index < len(references) else "") or notice.reference
+                    self._db.execute(
+                        "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (
+                            *key,
+                            one.receiver,
+                            notice.kind.value,
+                            notice.severity.value,
+                            encode_verdict(notice.verdict).decode(),
+                            notice.told_ns,
+                            notice.note,
+                            reference,
+                            now_ns,
+                        ),
+                    )
+                self._drop(one)
+
+    def failed(self, sent: Sequence[QueuedNotice], reason: DeliveryReason, due_ns: int) -> None:
+        """Note that a delivery failed and is tried again.
+
+        Args:
+            sent: what was sent.
+            reason: how it failed.
+            due_ns: when it is due again.
+        """
+        with self._lock, self._db:
+            for one in sent:
+                if not one.is_resend:
+                    self._db.execute(
+                        "UPDATE waiting SET due_ns = ?, is_maybe_told = CASE WHEN ? THEN is_maybe_told >= 2 ELSE 1 END"
+                        " WHERE route = ? AND verdict_id = ? AND made_ns = ?",
+                        (due_ns, reason in _NEVER_ARRIVED, *_key(one)),
+                    )
+
+    def give_up(self, sent: Sequence[QueuedNotice]) -> None:
+        """Remove notices that are not sent again; an incident whose end cannot be told is no longer sent again."""
+        with self._lock, self._db:
+            for one in sent:
+                self._drop(one)
+                if one.notice.is_ending:
+                    self._db.execute("DELETE FROM told WHERE route = ? AND verdict_id = ?", _key(one)[:2])
+
+    def _drop(self, one: QueuedNotice) -> None:
+        """Remove a waiting notice, unless a newer one took its place."""
+        if not one.is_resend:
+            self._db.execute("DELETE FROM waiting WHERE route = ? AND verdict_id = ? AND made_ns = ?", _key(one))
+
+    def waiting_counts(self) -> dict[str, int]:
+        """Return receiver -> how many notices wait."""
+        with self._lock:
+            return dict(self._db.execute("SELECT receiver, count(*) FROM waiting GROUP BY receiver").fetchall())
+
+    def told_count(self) -> int:
+        """Return how many told incidents stand, counted by route."""
+        with self._lock:
+            return int(self._db.execute("SELECT count(*) FROM told").fetchone()[0])
+
+    def drop_unknown(self, receivers: Sequence[str]) -> int:
+        """Remove what belongs to receivers that are no longer in the routes file; return how many rows."""
+        marks = ",".join("?" * len(receivers))
+        with self._lock, self._db:
+            return sum(
+                self._db.execute(f"DELETE FROM {table} WHERE receiver NOT IN ({marks})", tuple(receivers)).rowcount  # noqa: S608
+                for table in ("waiting", "told")
+            )
+
+
+def _of_waiting(order: str) -> str:
+    """Return an order with the columns of the joined table ``w``."""
+    return order.replace("severity", "w.severity").replace("tries", "w.tries").replace("made_ns", "w.made_ns")
+
+
+def _key(one: QueuedNotice) -> tuple[str, str, int]:
+    """Return route, incident and time of a notice."""
+    return one.notice.route, one.notice.verdict.verdict_id, one.notice.made_ns
+
+
+def _notice(row: Sequence[Any], reference: str) -> Notice:
+    """Return the notice of a row: route, kind, severity, event, told_ns, made_ns, note."""
+    route, kind, severity, event, told_ns, made_ns, note = row
+    verdict = decode_verdict(str(event).encode())
+    return Notice(route, NoticeKind(kind), AlertSeverity(severity), verdict, told_ns, made_ns, reference, note)
+
+
+def _opened(path: Path) -> tuple[sqlite3.Connection, QueueReason | None]:
+    """Return the open database, and why it cannot be used."""
+    os.close(open_private(path, os.O_RDWR | os.O_CREAT))
+    database = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+    try:
+        version = int(database.execute("PRAGMA user_version").fetchone()[0])
+        is_sound = database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+        if version not in {0, _VERSION} or not is_sound:
+            database.close()
+            return database, QueueReason.OTHER_VERSION if is_sound else QueueReason.FILE_DAMAGED
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(_TABLES)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+    except sqlite3.OperationalError:
+        database.close()
+        raise
+    except sqlite3.DatabaseError:
+        database.close()
+        return database, QueueReason.FILE_DAMAGED
+    return database, None
+
+
+def _move_aside(path: Path, now_ns: int) -> None:
+    """Give a file that cannot be used, and its companions, another name."""
+    for suffix in ("", "-wal", "-shm"):
+        old = path.with_name(path.name + suffix)
+        if old.exists():
+            old.replace(path.with_name(f"{path.name}.damaged-{now_ns}{suffix}"))
