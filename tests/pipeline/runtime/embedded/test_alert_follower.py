@@ -1,0 +1,110 @@
+"""Alerts in the embedded engine: one page for one fault, over a kill, and a watchdog while it ticks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.pipeline.runtime.embedded.restarts import Life
+from tocsin.pipeline.alerts.adapters import ADAPTERS
+from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, NoticeKind
+from tocsin.pipeline.alerts.queue import AlertQueue
+from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
+from tocsin.pipeline.lab.testing.alerts import FakeAdapter
+from tocsin.pipeline.runtime.embedded.alert_follower import AlertFollower, attach_alerts
+
+ROUTES = RouteConfig({}, (Route("all", "pager"),), watchdog=AlertWatchdog("dog", 10.0))
+
+
+class Alerted(Life):
+    """An engine's life with alerts; the receivers outlive it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pager, self.dog = FakeAdapter(), FakeAdapter()
+        super().__init__(folder)
+
+    def attached(self) -> None:
+        queue = AlertQueue(self.folder / "alerts.db", self.job.now_ns)
+        self.alerts = AlertFollower(
+            ROUTES,
+            {"pager": self.pager, "dog": self.dog},
+            queue,
+            clock_ns=lambda: self.job.now_ns,
+            has_threads=False,
+        )
+        self.service.attach(self.alerts)
+
+    def step(self, second: int, strike: int = -1) -> None:
+        if second == strike:
+            self.job.kill(1)
+        if self.is_up:
+            self.alerts.sender.run_once(self.job.now_ns)
+
+
+def test_one_page_over_a_kill(tmp_path: Path) -> None:
+    life = Alerted(tmp_path)
+    life.run(40, lambda second: life.step(second, 20))
+    life.step(0)
+    first = [one.verdict.verdict_id for one in life.pager.sent if one.kind is NoticeKind.FIRING]
+    assert first
+    life.kill()
+    life.run(3)
+    life.start()
+    life.run(30, life.step)
+
+    fired = [one.verdict.verdict_id for one in life.pager.sent if one.kind is NoticeKind.FIRING]
+    assert fired == first
+    assert len(set(fired)) == len(fired)
+    life.end()
+    assert life.pager.is_closed
+
+
+def test_killed_before_it_was_sent_the_page_goes_out_after_the_start(tmp_path: Path) -> None:
+    life = Alerted(tmp_path)
+    life.pager.answers = [DeliveryResult(DeliveryReason.UNREACHABLE)] * 1000
+    life.run(40, lambda second: life.step(second, 20))
+    assert life.pager.sent == []
+    assert life.alerts.status()["waiting"]["pager"] >= 1
+    life.kill()
+    life.pager.answers = []
+    life.start()
+    life.run(30, life.step)
+
+    fired = [one.verdict.verdict_id for one in life.pager.sent if one.kind is NoticeKind.FIRING]
+    assert fired
+    assert len(set(fired)) == len(fired)
+    life.end()
+
+
+def test_the_watchdog_fires_while_it_ticks_and_status_and_metrics_tell(tmp_path: Path) -> None:
+    life = Alerted(tmp_path)
+    life.run(35, lambda second: life.step(second, 5))
+    life.step(0)
+
+    assert [one.kind for one in life.dog.sent] == [NoticeKind.WATCHDOG] * 4
+    status = life.client.call("status")["alerts"]
+    assert status["sent"]["dog"] == {"delivered": 4}
+    assert status["waiting"] == {}
+    families = {one.name: one for one in life.alerts.families()}
+    samples = {tuple(one.labels.values()): one.value for one in families["tocsin_alerts_sent_total"].samples}
+    assert samples["dog", "delivered"] == 4
+    assert {one.labels["receiver"] for one in families["tocsin_alerts_waiting"].samples} == {"dog", "pager"}
+    life.end()
+
+
+def test_a_routes_file_is_attached_with_a_thread_for_each_receiver(tmp_path: Path) -> None:
+    path = tmp_path / "alerts.yaml"
+    path.write_text(
+        "version: 1\n"
+        "receivers:\n  hook: {kind: webhook, url: 'http://127.0.0.1:9/', signing_key_env: TOCSIN_TEST_KEY}\n"
+        "routes:\n  - {name: all, receiver: hook}\n"
+    )
+    life = Life(tmp_path)
+    life.end()
+    life.attached = lambda: setattr(  # type: ignore[method-assign]  # one more follower
+        life, "alerts", attach_alerts(life.service, path, tmp_path, ADAPTERS)
+    )
+    life.start()
+
+    assert [thread.name for thread in life.service.followers.threads()] == ["alerts-hook"]
+    assert life.service.death() == ""
+    life.end()
