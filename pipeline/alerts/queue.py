@@ -68,14 +68,14 @@ class QueuedNotice:
         notice: what is sent.
         receiver: name of its receiver.
         first_ns: when its incident began to wait, for the time after which it is given up.
-        tries: how often it was tried, this one included.
+        try_count: how often it was tried, this one included.
         is_resend: whether the receiver took it before and it is sent again.
     """
 
     notice: Notice
     receiver: str
     first_ns: int
-    tries: int
+    try_count: int
     is_resend: bool = False
 
 

@@ -18,6 +18,12 @@ _GLOBS: Final[Schema] = {
         {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
     ],
 }
+_WATCHDOG: Final[Schema] = {
+    "type": "object",
+    "properties": {"receiver": _NAME, "every_seconds": {"type": "number", "minimum": 10, "maximum": 86_400}},
+    "required": ["receiver"],
+    "additionalProperties": False,
+}
 
 
 def _words(words: list[str], description: str) -> Schema:
@@ -88,12 +94,6 @@ def frame_schema(receivers: Schema) -> Schema:
         "required": ["name", "receiver"],
         "additionalProperties": False,
     }
-    watchdog: Schema = {
-        "type": "object",
-        "properties": {"receiver": _NAME, "every_seconds": {"type": "number", "minimum": 10, "maximum": 86_400}},
-        "required": ["receiver"],
-        "additionalProperties": False,
-    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Routes of tocsin's alerts",
@@ -103,7 +103,7 @@ def frame_schema(receivers: Schema) -> Schema:
             "receivers": receivers,
             "severities": {"type": "array", "items": severity},
             "routes": {"type": "array", "items": route, "minItems": 1},
-            "watchdog": watchdog,
+            "watchdog": _WATCHDOG,
         },
         "required": ["version", "receivers", "routes"],
         "additionalProperties": False,

@@ -27,13 +27,13 @@ class RouterConfig:
 
     Attributes:
         routes: the routes file.
-        notices_a_minute: how many incidents of one signature a route tells one by one in a minute.
+        minute_count: how many incidents of one signature a route tells one by one in a minute.
         max_standing_count: most incidents that are followed at once.
         max_ended_count: most ended incidents that are remembered, so that a replay tells none again.
     """
 
     routes: RouteConfig
-    notices_a_minute: int = 10
+    minute_count: int = 10
     max_standing_count: int = 50_000
     max_ended_count: int = 50_000
 
@@ -102,7 +102,7 @@ class AlertRouter:
         self._told: dict[str, ToldIncident] = {}
         self._ended: dict[str, int] = {}
         self._summaries: dict[str, FloodSummary] = {}
-        self._budget = NoticeBudget(config.notices_a_minute)
+        self._budget = NoticeBudget(config.minute_count)
         self.untold: dict[str, int] = {}
         self.revision = 0
 

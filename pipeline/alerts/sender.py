@@ -29,14 +29,14 @@ class SenderConfig:
         longest_wait_seconds: longest wait between two tries.
         jitter_seconds: a random time up to this is added to each wait.
         give_up_after_seconds: how long a notice is tried.
-        batches_a_run: most calls of one receiver's adapter in one run.
+        batch_count: most calls of one receiver's adapter in one run.
     """
 
     first_wait_seconds: float = 1.0
     longest_wait_seconds: float = 120.0
     jitter_seconds: float = 1.0
     give_up_after_seconds: float = 86_400.0
-    batches_a_run: int = 100
+    batch_count: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AlertDelivery:
         kind: what the notice said.
         severity: how urgent it was.
         outcome: how it ended.
-        tries: how often it was tried.
+        try_count: how often it was tried.
         detail: one sentence for people, without secrets.
     """
 
@@ -68,7 +68,7 @@ class AlertDelivery:
     kind: NoticeKind
     severity: AlertSeverity
     outcome: DeliveryReason
-    tries: int
+    try_count: int
     detail: str
 
 
@@ -125,7 +125,7 @@ class AlertSender:
         """
         adapter = self._adapters[receiver]
         taken = 0
-        for _ in range(self._config.batches_a_run):
+        for _ in range(self._config.batch_count):
             now_ns = clock_ns()
             if now_ns < self._pause_until_ns.get(receiver, 0):
                 break
@@ -202,7 +202,7 @@ class AlertSender:
                         one.notice.kind,
                         one.notice.severity,
                         result.reason,
-                        one.tries,
+                        one.try_count,
                         result.detail,
                     )
                 )

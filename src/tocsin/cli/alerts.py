@@ -34,6 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_alerts_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--alerts`` of the commands that tell people."""
+    parser.add_argument(
+        "--alerts",
+        type=Path,
+        metavar="FILE",
+        default=os.environ.get("TOCSIN_ALERTS") or None,
+        help="routes file: who is told about which incidents (docs/alerts.md) [env: TOCSIN_ALERTS] (default: nobody)",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Run one verb; return 0, or 1 where a test was not delivered.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tocsin.cli.alerts import add_alerts_argument
 from tocsin.cli.config_file import add_config_argument
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.drill_mark import remove_drill_mark
@@ -75,13 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a drain or evict waits for so many seconds after this engine began, and after a machine's ranks or a "
         "job's model were changed (default: 300 600)",
     )
-    parser.add_argument(
-        "--alerts",
-        type=Path,
-        metavar="FILE",
-        default=os.environ.get("TOCSIN_ALERTS") or None,
-        help="routes file: who is told about which incidents (docs/alerts.md) [env: TOCSIN_ALERTS] (default: nobody)",
-    )
+    add_alerts_argument(parser)
     add_log_arguments(parser)
 
 
