@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tocsin.pipeline.alerts.flood import FloodSummary, NoticeBudget, signature_of
 from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
 from tocsin.pipeline.alerts.routes import Route, RouteConfig
+from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict, VerdictState
 
 STATE_VERSION: Final = 1
@@ -18,6 +20,7 @@ _ENDS: Final = {
     VerdictState.EXPIRED: NoticeKind.LAPSED,
     VerdictState.RESOLVED: NoticeKind.RESOLVED,
 }
+_SILENT_NOTE: Final = "tocsin has heard nothing of it since, so it may stand or not."
 _NEW_NORMAL_NOTE: Final = "The job is not faster again: its slower pace has lasted so long that it counts as normal."
 
 
@@ -30,12 +33,14 @@ class RouterConfig:
         minute_count: how many incidents of one signature a route tells one by one in a minute.
         max_standing_count: most incidents that are followed at once.
         max_ended_count: most ended incidents that are remembered, so that a replay tells none again.
+        lapse_after_seconds: a told incident lapses so long after its last line expired, and so long after the start.
     """
 
     routes: RouteConfig
     minute_count: int = 10
     max_standing_count: int = 50_000
     max_ended_count: int = 50_000
+    lapse_after_seconds: float = 3600.0
 
 
 @dataclass(slots=True)
@@ -48,6 +53,8 @@ class ToldIncident:
         update: number of that line.
         content: what a change of is news.
         severity: how urgent it was told.
+        expires_ns: when that line expires, if no renewal comes.
+        verdict: the last line that was news, None where only summaries tell it.
         routes: route -> when it was told there first.
         summaries: route -> key of the summary that stands for it there.
     """
@@ -57,6 +64,8 @@ class ToldIncident:
     update: int
     content: str
     severity: AlertSeverity
+    expires_ns: int = 0
+    verdict: Verdict | None = None
     routes: dict[str, int] = field(default_factory=dict)
     summaries: dict[str, str] = field(default_factory=dict)
 
@@ -102,6 +111,7 @@ class AlertRouter:
         self._told: dict[str, ToldIncident] = {}
         self._ended: dict[str, int] = {}
         self._summaries: dict[str, FloodSummary] = {}
+        self._begin_ns = -1
         self._budget = NoticeBudget(config.minute_count)
         self.untold: dict[str, int] = {}
         self.revision = 0
@@ -122,9 +132,11 @@ class AlertRouter:
             What is told now, oldest first.
         """
         self._budget.on_time(now_ns)
+        self._begin_ns = now_ns if self._begin_ns < 0 else self._begin_ns
         told: list[Notice] = []
         for one in verdicts:
             told += self._end(one, now_ns) if one.state in _ENDS else self._stand(one, now_ns)
+        told += self._lapse(now_ns)
         for key, summary in list(self._summaries.items()):
             told += summary.notices(now_ns)
             if not summary.members:
@@ -152,9 +164,9 @@ class AlertRouter:
             )
         is_changed = content != told.content
         told.detected_ns, told.update = verdict.detected_ns, verdict.update
-        told.severity = severity
+        told.severity, told.expires_ns = severity, verdict.expires_ns
         if is_changed and self._budget.take(f"changed/{signature_of(verdict)}", now_ns):
-            told.content = content
+            told.content, told.verdict = content, verdict
             self.revision += 1
             for route, told_ns in told.routes.items():
                 yield Notice(route, NoticeKind.CHANGED, severity, verdict, told_ns, now_ns)
@@ -169,6 +181,7 @@ class AlertRouter:
         key = f"{route.name}/{signature_of(verdict)}"
         if self._budget.take(key, now_ns):
             told.routes[route.name] = now_ns
+            told.verdict = verdict
             yield Notice(route.name, NoticeKind.FIRING, told.severity, verdict, now_ns, now_ns)
             return
         summary = self._summaries.get(key)
@@ -191,6 +204,21 @@ class AlertRouter:
         for route, told_ns in told.routes.items():
             yield Notice(route, _ENDS[verdict.state], told.severity, verdict, told_ns, now_ns, note=note)
         self._leave_summaries(told, is_cancelled=verdict.state is VerdictState.CANCELLED)
+
+    def _lapse(self, now_ns: int) -> Iterator[Notice]:
+        """Yield the end of incidents of which no line came long after the last one expired, e.g. after a lost state."""
+        grace_ns = int(self._config.lapse_after_seconds * NS_PER_SECOND)
+        if now_ns - self._begin_ns < grace_ns:
+            return
+        for told in [one for one in self._told.values() if now_ns - one.expires_ns >= grace_ns]:
+            self.revision += 1
+            del self._told[told.verdict_id]
+            self._leave_summaries(told, is_cancelled=False)
+            if told.verdict is None:
+                continue
+            end = replace(told.verdict, state=VerdictState.EXPIRED, update=told.update + 1, detected_ns=now_ns)
+            for route, told_ns in told.routes.items():
+                yield Notice(route, NoticeKind.LAPSED, told.severity, end, told_ns, now_ns, note=_SILENT_NOTE)
 
     def _leave_summaries(self, told: ToldIncident, *, is_cancelled: bool) -> None:
         """Take an incident that ended out of the summaries that stand for it."""
@@ -221,18 +249,7 @@ class AlertRouter:
         """Return the state as JSON values."""
         return {
             "version": STATE_VERSION,
-            "told": [
-                [
-                    one.verdict_id,
-                    one.detected_ns,
-                    one.update,
-                    one.content,
-                    one.severity.value,
-                    one.routes,
-                    one.summaries,
-                ]
-                for one in self._told.values()
-            ],
+            "told": [_told_state(one) for one in self._told.values()],
             "ended": self._ended,
             "summaries": {key: one.to_state() for key, one in self._summaries.items()},
             "budget": self._budget.to_state(),
@@ -249,12 +266,12 @@ class AlertRouter:
         self._summaries = {
             key: FloodSummary.from_state(one) for key, one in state["summaries"].items() if one["route"] in self._routes
         }
-        told = {}
-        for name, detected_ns, update, content, severity, routes, summaries in state["told"]:
-            told[name] = ToldIncident(name, detected_ns, update, content, AlertSeverity(severity))
-            told[name].routes = {route: ns for route, ns in routes.items() if route in self._routes}
-            told[name].summaries = {route: key for route, key in summaries.items() if key in self._summaries}
-        self._told = told
+        self._told = {}
+        for fields in state["told"]:
+            one = _told_of(fields)
+            one.routes = {route: ns for route, ns in one.routes.items() if route in self._routes}
+            one.summaries = {route: key for route, key in one.summaries.items() if key in self._summaries}
+            self._told[one.verdict_id] = one
         self._ended = {name: int(ns) for name, ns in state["ended"].items()}
         self._budget.load_state(state["budget"])
 
@@ -264,3 +281,18 @@ def content_of(verdict: Verdict, severity: AlertSeverity) -> str:
     suspects = ",".join(f"{one.component.kind.value}:{one.component.name}:{one.ranks}" for one in verdict.suspects)
     words = (verdict.state.value, verdict.fault.value, verdict.cause, suspects, verdict.action.value, severity.value)
     return "|".join(words)
+
+
+def _told_state(told: ToldIncident) -> list[Any]:
+    """Return a told incident as JSON values."""
+    event = "" if told.verdict is None else encode_verdict(told.verdict).decode()
+    head = [told.verdict_id, told.detected_ns, told.update, told.content, told.severity.value, told.expires_ns]
+    return [*head, event, told.routes, told.summaries]
+
+
+def _told_of(fields: Sequence[Any]) -> ToldIncident:
+    """Return the told incident of ``_told_state``."""
+    name, detected_ns, update, content, severity, expires_ns, event, routes, summaries = fields
+    verdict = decode_verdict(event.encode()) if event else None
+    level = AlertSeverity(severity)
+    return ToldIncident(name, detected_ns, update, content, level, expires_ns, verdict, dict(routes), dict(summaries))

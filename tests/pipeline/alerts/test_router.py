@@ -140,3 +140,19 @@ def test_the_state_is_bounded() -> None:
     assert len(router.to_state()["ended"]) == 50
     router.on_verdicts([], at(10))
     assert router.to_state()["summaries"] == {}
+
+
+def test_a_told_incident_without_a_line_lapses_but_not_right_after_a_start() -> None:
+    router = _router()
+    router.on_verdicts([verdict(), verdict(2)], at(0))  # they expire after 600 s
+    fresh = _router()
+    fresh.load_state(json.loads(json.dumps(router.to_state())))
+    assert fresh.on_verdicts([], at(50_000)) == []
+    assert fresh.on_verdicts([verdict(2, 50_001, update=1)], at(50_001)) == []
+    assert fresh.on_verdicts([], at(53_000)) == []
+    (end,) = fresh.on_verdicts([], at(53_601))
+
+    assert end.kind is NoticeKind.LAPSED
+    assert end.verdict.verdict_id == verdict().verdict_id
+    assert end.verdict.state is VerdictState.EXPIRED
+    assert fresh.standing_count == 1
