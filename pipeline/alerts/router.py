@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -39,7 +40,7 @@ class RouterConfig:
     routes: RouteConfig
     minute_count: int = 10
     max_standing_count: int = 50_000
-    max_ended_count: int = 50_000
+    max_ended_count: int = 20_000
     lapse_after_seconds: float = 3600.0
 
 
@@ -51,7 +52,7 @@ class ToldIncident:
         verdict_id: its id.
         detected_ns: stream time of the last line that was taken.
         update: number of that line.
-        content: what a change of is news.
+        content: ``content_of`` the last line that was news.
         severity: how urgent it was told.
         expires_ns: when that line expires, if no renewal comes.
         verdict: the last line that was news, None where only summaries tell it.
@@ -277,10 +278,10 @@ class AlertRouter:
 
 
 def content_of(verdict: Verdict, severity: AlertSeverity) -> str:
-    """Return what a change of is news: state, fault, cause, suspects, action and severity."""
+    """Return a digest of what is news where it changes: state, fault, cause, suspects, action and severity."""
     suspects = ",".join(f"{one.component.kind.value}:{one.component.name}:{one.ranks}" for one in verdict.suspects)
     words = (verdict.state.value, verdict.fault.value, verdict.cause, suspects, verdict.action.value, severity.value)
-    return "|".join(words)
+    return hashlib.sha256("|".join(words).encode()).hexdigest()[:16]
 
 
 def _told_state(told: ToldIncident) -> list[Any]:

@@ -108,3 +108,13 @@ def test_a_routes_file_is_attached_with_a_thread_for_each_receiver(tmp_path: Pat
     assert [thread.name for thread in life.service.followers.threads()] == ["alerts-hook"]
     assert life.service.death() == ""
     life.end()
+
+
+def test_a_queue_that_cannot_be_written_hurts_no_tick_and_is_counted(tmp_path: Path) -> None:
+    life = Alerted(tmp_path)
+    life.alerts.queue.close()
+    for second in range(30):
+        life.alerts.on_verdicts([], life.job.now_ns + second * 1_000_000_000)
+
+    assert life.service.death() == ""
+    assert life.dog.sent == []
