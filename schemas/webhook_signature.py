@@ -6,7 +6,7 @@ another key signed, and what it has seen before. Standard library only: a receiv
 >>> body = b'{"delivery": "d1"}'
 >>> headers = signed_headers("0123456789abcdef", body, "d1", 1_764_000_000)
 >>> headers["Tocsin-Signature"][:9], headers["Tocsin-Delivery"]
-('v1=27e1a3', 'd1')
+('v1=d475b6', 'd1')
 >>> WebhookVerifier(["0123456789abcdef"]).verify(headers, body, 1_764_000_010)
 'd1'
 """

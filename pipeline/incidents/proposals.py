@@ -2,7 +2,8 @@
 
 A verdict's ``action`` is advice: the same live, replayed and after a restart. Whether its row in ``actions`` is
 proposed at once is a setting of the engine. Hard actions can be made to wait in an engine's first minutes, and after a
-machine's ranks moved or a model changed. Only an engine knows that: ``tocsin sink`` proposes at once.
+machine's ranks moved or a model changed. All actions of a verdict wait while planned work covers it. Only an engine
+knows that: ``tocsin sink`` proposes at once.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tocsin.pipeline.incidents.maintenance import MaintenanceBook, Scope, scope_of
 from tocsin.pipeline.job.witnesses import HARD
 from tocsin.pipeline.stores.base import ActionChange, ActionState
 from tocsin.pipeline.stores.rows import Row, action_change, action_row
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import Action, ActionKind, Component, Verdict, VerdictState
+from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind, Verdict, VerdictState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,12 @@ ChangesOf = Callable[[JobKey, str], Sequence[tuple[int, Reason]]]
 
 
 class ProposalBook:
-    """The proposed and waiting actions of one engine."""
+    """The proposed and waiting actions of one engine.
+
+    Attributes:
+        started_ns: when the engine started; 0: it continues from a snapshot.
+        maintenance: the planned work under which actions wait, None: there is none.
+    """
 
     def __init__(self, rules: HoldRules, started_ns: int, changes_of_host: ChangesOf) -> None:
         """Start without proposals.
@@ -50,21 +57,61 @@ class ProposalBook:
         self._rules = rules
         self._changes_of_host = changes_of_host
         self.started_ns = started_ns
-        self._proposed: dict[str, tuple[Action, ...]] = {}
-        self._waiting: dict[str, list[tuple[Action, int]]] = {}
-        """Verdict id -> its waiting actions, each with the time until which it waits."""
+        self.maintenance: MaintenanceBook | None = None
+        self._active: frozenset[str] | None = None
+        """The planned work that went on at the last look, None: nobody looked."""
+        self.clear()
 
     def take(self, verdict: Verdict) -> Iterator[ActionChange]:
-        """Yield the action rows that one update of a verdict changes; hard actions may be set to wait."""
-        self._waiting.pop(verdict.verdict_id, None)
-        before = self._proposed.pop(verdict.verdict_id, ())
+        """Yield the action rows that one update of a verdict changes; they may be set to wait."""
+        name = verdict.verdict_id
+        self._waiting.pop(name, None)
+        before, changed_ns = self._proposed.pop(name, ()), self._changed_ns.pop(name, 0)
+        planned = self._planned(scope_of(verdict), verdict.detected_ns)
         for change in changes_of(verdict, before):
-            yield self._held(change) if change.state is ActionState.PROPOSED else change
+            # a row that changed at a later tick keeps the later of two changes: this one has to be it
+            later = replace(change, changed_ns=max(change.changed_ns, changed_ns + 1))
+            yield self._held(later, planned) if change.state is ActionState.PROPOSED else later
+        self._forget(name)
         if standing := standing_after(verdict, before):
-            self._proposed[verdict.verdict_id] = standing
+            self._proposed[name] = standing
+            if changed_ns:
+                self._changed_ns[name] = changed_ns + 1
+            if planned:
+                self._under_work.add(name)
+            if verdict.common is not None:
+                self._commons[name] = verdict.common
 
     def due(self, now_ns: int) -> list[ActionChange]:
-        """Return the rows of actions whose waiting time is over: proposed, or waiting again after a new change."""
+        """Return the rows of actions that change without an update of their verdict.
+
+        They are those whose waiting time is over: proposed, or waiting again after a new change. Where planned work
+        begins, all actions of the verdicts that it covers wait; where it ends, they are proposed.
+        """
+        found = [*self._due_of_work(now_ns), *self._due_of_rules(now_ns)]
+        for change in found:
+            self._changed_ns[change.action.verdict_id] = now_ns
+        return found
+
+    def _due_of_work(self, now_ns: int) -> list[ActionChange]:
+        """Return the rows of actions that planned work holds from now on, or holds no more."""
+        active = frozenset() if self.maintenance is None else self.maintenance.active(now_ns)
+        if active == self._active:
+            return []
+        self._active = active
+        found: list[ActionChange] = []
+        for name, actions in self._proposed.items():
+            targets = tuple(action.target for action in actions if action.target is not None)
+            planned = self._planned(Scope(actions[0].job, targets, self._commons.get(name)), now_ns)
+            if bool(planned) == (name in self._under_work):
+                continue
+            self._waiting.pop(name, None)
+            (self._under_work.add if planned else self._under_work.discard)(name)
+            found += [self._held(ActionChange(action, ActionState.PROPOSED, now_ns), planned) for action in actions]
+        return found
+
+    def _due_of_rules(self, now_ns: int) -> list[ActionChange]:
+        """Return the rows of actions whose waiting time is over."""
         found = []
         for verdict_id, waiting in list(self._waiting.items()):
             ripe = [action for action, until_ns in waiting if until_ns <= now_ns]
@@ -77,8 +124,15 @@ class ProposalBook:
 
     def clear(self) -> None:
         """Forget all proposed and waiting actions, because the engine's state was lost."""
-        self._proposed.clear()
-        self._waiting.clear()
+        self._proposed: dict[str, tuple[Action, ...]] = {}
+        self._waiting: dict[str, list[tuple[Action, int]]] = {}
+        """Verdict id -> its waiting actions, each with the time until which it waits."""
+        self._under_work: set[str] = set()
+        """Ids of the verdicts whose actions wait for the end of planned work."""
+        self._commons: dict[str, Component] = {}
+        self._changed_ns: dict[str, int] = {}
+        """Verdict id -> when its rows were last changed without an update of it."""
+        self._active = None
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-able values.
@@ -92,6 +146,9 @@ class ProposalBook:
                 [name, [[_row_of(action), until_ns] for action, until_ns in entries]]
                 for name, entries in self._waiting.items()
             ],
+            "under_work": sorted(self._under_work),
+            "commons": {name: [one.kind.value, one.name] for name, one in self._commons.items()},
+            "changed_ns": self._changed_ns,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -102,10 +159,32 @@ class ProposalBook:
             name: [(action_change(row).action, until_ns) for row, until_ns in entries]
             for name, entries in state["waiting"]
         }
+        # .get: a snapshot of before there was planned work has none of these
+        self._under_work = set(state.get("under_work", ()))
+        commons = state.get("commons", {})
+        self._commons = {name: Component(ComponentKind(kind), one) for name, (kind, one) in commons.items()}
+        self._changed_ns = dict(state.get("changed_ns", {}))
+        self._active = None
 
-    def _held(self, change: ActionChange) -> ActionChange:
-        """Return the change itself, or, if its action must wait, a change to state ``waiting``."""
+    def _planned(self, scope: Scope, now_ns: int) -> str:
+        """Return the named reason for which planned work holds the actions of a verdict, "" = it does not."""
+        return "" if self.maintenance is None else self.maintenance.hold(scope, now_ns)
+
+    def _forget(self, name: str) -> None:
+        """Forget what was noted beside a verdict's proposals."""
+        self._under_work.discard(name)
+        self._commons.pop(name, None)
+
+    def _held(self, change: ActionChange, planned: str = "") -> ActionChange:
+        """Return the change itself, or, if its action must wait, a change to state ``waiting``.
+
+        Args:
+            change: a proposal.
+            planned: reason for which planned work holds it, "" = it does not.
+        """
         action = change.action
+        if planned:
+            return ActionChange(action, ActionState.WAITING, change.changed_ns, planned)
         until_ns, reason = self._hold(action)
         if until_ns <= change.changed_ns:
             return change

@@ -149,6 +149,14 @@ TRANSITIONS: Final = (
     ),
     Transition(
         LIVE,
+        (RESOLVED,),
+        (Reason.NEW_NORMAL,),
+        Actor.ENGINE,
+        ActionEffect.CANCELS,
+        "The slower pace has lasted for so long that it counts as the job's normal pace now.",
+    ),
+    Transition(
+        LIVE,
         (EXPIRED,),
         (Reason.EXPIRED,),
         Actor.ENGINE,

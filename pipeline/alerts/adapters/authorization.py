@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tocsin.pipeline.alerts.adapters.kinds import Schema, secret_settings, text_setting
-from tocsin.pipeline.alerts.adapters.secrets import Secret, needed_secret, secret_of
+from tocsin.pipeline.alerts.adapters.secrets import SecretSource, needed_secret, secret_of
 from tocsin.schemas.errors import ConfigError
 
 AUTHORIZATION_PROPERTIES: Final[Mapping[str, Schema]] = {
@@ -26,7 +26,7 @@ class Authorization:
         secret: password or token; None: no header.
     """
 
-    def __init__(self, username: str, secret: Secret | None) -> None:
+    def __init__(self, username: str, secret: SecretSource | None) -> None:
         self._username = username
         self._secret = secret
 

@@ -22,7 +22,7 @@ from tocsin.pipeline.alerts.adapters.kinds import (
     texts_of,
     url_setting,
 )
-from tocsin.pipeline.alerts.adapters.secrets import Secret, needed_secret
+from tocsin.pipeline.alerts.adapters.secrets import SecretSource, needed_secret
 from tocsin.pipeline.alerts.adapters.wording import (
     MAX_SUMMARY_CHARACTERS,
     body_of,
@@ -69,7 +69,11 @@ class PagerDutyAdapter:
     resend_seconds: float | None = None
 
     def __init__(
-        self, url: str, routing_key: Secret, http: HttpConfig, severities: Mapping[AlertSeverity, str] = SEVERITIES
+        self,
+        url: str,
+        routing_key: SecretSource,
+        http: HttpConfig,
+        severities: Mapping[AlertSeverity, str] = SEVERITIES,
     ) -> None:
         self._url = url
         self._routing_key = routing_key

@@ -20,7 +20,7 @@ _FOR_OTHERS: Final = stat.S_IRWXO
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Secret:
+class SecretSource:
     """A secret that is read anew at each use, so that a renewed one counts from the next message on.
 
     Args:
@@ -33,7 +33,7 @@ class Secret:
         self._variable = variable
 
     def __repr__(self) -> str:
-        return f"Secret({self.place})"
+        return f"SecretSource({self.place})"
 
     @property
     def place(self) -> str:
@@ -59,7 +59,7 @@ class Secret:
         return text
 
 
-def secret_of(settings: Mapping[str, object], name: str, where: str) -> Secret | None:
+def secret_of(settings: Mapping[str, object], name: str, where: str) -> SecretSource | None:
     """Return the secret that a receiver's settings name, None if they name none.
 
     Args:
@@ -77,16 +77,16 @@ def secret_of(settings: Mapping[str, object], name: str, where: str) -> Secret |
     if file is not None:
         if not isinstance(file, str) or not file:
             raise ConfigError(f"{where}.{name}_file", file, "the path of a file")
-        return Secret(file=Path(file).expanduser())
+        return SecretSource(file=Path(file).expanduser())
     if variable is not None:
         if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
             # A common slip is to write the secret itself here, so the value is not shown.
             raise ConfigError(f"{where}.{name}_env", "(not shown)", "the name of an environment variable")
-        return Secret(variable=variable)
+        return SecretSource(variable=variable)
     return None
 
 
-def needed_secret(settings: Mapping[str, object], name: str, where: str) -> Secret:
+def needed_secret(settings: Mapping[str, object], name: str, where: str) -> SecretSource:
     """Return the secret that a receiver's settings must name; see ``secret_of``.
 
     Raises:

@@ -23,7 +23,7 @@ from tocsin.pipeline.alerts.adapters.kinds import (
     text_setting,
     url_setting,
 )
-from tocsin.pipeline.alerts.adapters.secrets import Secret, needed_secret, secret_of
+from tocsin.pipeline.alerts.adapters.secrets import SecretSource, needed_secret, secret_of
 from tocsin.pipeline.alerts.adapters.wording import body_of, cut
 from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, DeliveryResult, Notice, NoticeKind
 from tocsin.schemas.errors import ConfigError, CredentialError
@@ -88,7 +88,7 @@ class SlackAdapter:
     max_batch_count: int = 1
     resend_seconds: float | None = None
 
-    def __init__(self, api_url: str, token: Secret, channel: str, http: HttpConfig) -> None:
+    def __init__(self, api_url: str, token: SecretSource, channel: str, http: HttpConfig) -> None:
         self._api_url = api_url.rstrip("/")
         self._token = token
         self._channel = channel
@@ -144,7 +144,7 @@ class SlackWebhookAdapter:
     max_batch_count: int = 1
     resend_seconds: float | None = None
 
-    def __init__(self, url: Secret, http: HttpConfig) -> None:
+    def __init__(self, url: SecretSource, http: HttpConfig) -> None:
         self._url = url
         self._client = HttpClient(http)
 

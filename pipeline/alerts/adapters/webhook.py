@@ -26,7 +26,7 @@ from tocsin.pipeline.alerts.adapters.kinds import (
     secret_settings,
     url_setting,
 )
-from tocsin.pipeline.alerts.adapters.secrets import Secret, needed_secret, secret_of
+from tocsin.pipeline.alerts.adapters.secrets import SecretSource, needed_secret, secret_of
 from tocsin.pipeline.alerts.adapters.wording import body_of, summary_text, title_of
 from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, Notice
 from tocsin.pipeline.stores.rows import to_json
@@ -52,7 +52,9 @@ class WebhookAdapter:
     max_batch_count: int = 1
     resend_seconds: float | None = None
 
-    def __init__(self, url: str | Secret, signing_key: Secret, authorization: Authorization, http: HttpConfig) -> None:
+    def __init__(
+        self, url: str | SecretSource, signing_key: SecretSource, authorization: Authorization, http: HttpConfig
+    ) -> None:
         self._url = url
         self._signing_key = signing_key
         self._authorization = authorization
@@ -70,7 +72,7 @@ class WebhookAdapter:
         if len(key) < MIN_KEY_CHARACTERS:
             detail = f"{self._signing_key.place}: must be at least {MIN_KEY_CHARACTERS} characters long"
             return DeliveryResult(DeliveryReason.SECRET_MISSING, detail)
-        if isinstance(self._url, Secret) and not host_of(url):
+        if isinstance(self._url, SecretSource) and not host_of(url):
             return DeliveryResult(DeliveryReason.SECRET_MISSING, f"{self._url.place}: must be an http or https URL")
         body = to_json(webhook_body(notice, now_ns)).encode("utf-8", "replace")
         signed = signed_headers(key, body, delivery_id(notice), now_ns // NS_PER_SECOND)
