@@ -180,6 +180,8 @@ class AlertQueue:
     def take(self, receiver: str, now_ns: int, most_count: int) -> list[QueuedNotice]:
         """Return the notices of one route that are due at a receiver, the most urgent and least tried first.
 
+        One that failed several times comes after all others, whatever its urgency.
+
         Each counts as tried from here on; ``finish`` says how it ended.
 
         Args:
@@ -187,7 +189,7 @@ class AlertQueue:
             now_ns: the present time.
             most_count: most notices to return.
         """
-        order = "CASE severity WHEN 'page' THEN 0 WHEN 'ticket' THEN 1 ELSE 2 END, tries, made_ns"
+        order = "tries >= 3, CASE severity WHEN 'page' THEN 0 WHEN 'ticket' THEN 1 ELSE 2 END, tries, made_ns"
         with self._lock, self._db:
             first = self._db.execute(
                 f"SELECT route FROM waiting WHERE receiver = ? AND due_ns <= ? ORDER BY {order} LIMIT 1",  # noqa: S608

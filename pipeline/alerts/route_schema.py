@@ -24,6 +24,17 @@ _WATCHDOG: Final[Schema] = {
     "required": ["receiver"],
     "additionalProperties": False,
 }
+_LIMITS: Final[Schema] = {
+    "description": "How many incidents a route tells one by one; the rest is counted by a summary.",
+    "type": "object",
+    "properties": {
+        "signature_count": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "route_count": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "window_seconds": {"type": "number", "minimum": 1, "maximum": 86_400},
+        "stale_seconds": {"type": "number", "minimum": 60, "maximum": 604_800},
+    },
+    "additionalProperties": False,
+}
 
 
 def _words(words: list[str], description: str) -> Schema:
@@ -50,6 +61,27 @@ def _match(*, with_severity: bool) -> Schema:
     if with_severity:
         properties["severity"] = _words([one.value for one in AlertSeverity], "Severity by the table.")
     return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _route() -> Schema:
+    """Return the schema of a route."""
+    return {
+        "type": "object",
+        "properties": {
+            "name": _NAME,
+            "receiver": _NAME,
+            "match": _match(with_severity=True),
+            "continue": {"type": "boolean", "description": "Whether later routes may tell the incident, too."},
+            "give_up_after_seconds": {
+                "type": "number",
+                "minimum": 60,
+                "maximum": 604_800,
+                "description": "How long one notice is tried; default a day.",
+            },
+        },
+        "required": ["name", "receiver"],
+        "additionalProperties": False,
+    }
 
 
 def schema_of(registry: Mapping[str, AdapterKind]) -> Schema:
@@ -79,19 +111,12 @@ def frame_schema(receivers: Schema) -> Schema:
         "properties": {
             "match": _match(with_severity=False),
             "severity": {"enum": [one.value for one in AlertSeverity]},
+            "once_an_attempt": {
+                "type": "boolean",
+                "description": "Whether of one cause and one attempt of a job only the first incident is told.",
+            },
         },
         "required": ["match", "severity"],
-        "additionalProperties": False,
-    }
-    route: Schema = {
-        "type": "object",
-        "properties": {
-            "name": _NAME,
-            "receiver": _NAME,
-            "match": _match(with_severity=True),
-            "continue": {"type": "boolean", "description": "Whether later routes may tell the incident, too."},
-        },
-        "required": ["name", "receiver"],
         "additionalProperties": False,
     }
     return {
@@ -102,8 +127,9 @@ def frame_schema(receivers: Schema) -> Schema:
             "version": {"const": 1},
             "receivers": receivers,
             "severities": {"type": "array", "items": severity},
-            "routes": {"type": "array", "items": route, "minItems": 1},
+            "routes": {"type": "array", "items": _route(), "minItems": 1},
             "watchdog": _WATCHDOG,
+            "limits": _LIMITS,
         },
         "required": ["version", "receivers", "routes"],
         "additionalProperties": False,

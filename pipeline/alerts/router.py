@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tocsin.pipeline.alerts.flood import FloodSummary, NoticeBudget, signature_of
+from tocsin.pipeline.alerts.flood import OTHER, FloodGate, FloodSummary, NoticeBudget, signature_of
 from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
-from tocsin.pipeline.alerts.routes import Route, RouteConfig
+from tocsin.pipeline.alerts.routes import Route, RouteConfig, SeverityRule
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -22,7 +22,11 @@ _ENDS: Final = {
     VerdictState.RESOLVED: NoticeKind.RESOLVED,
 }
 _SILENT_NOTE: Final = "tocsin has heard nothing of it since, so it may stand or not."
-_NEW_NORMAL_NOTE: Final = "The job is not faster again: its slower pace has lasted so long that it counts as normal."
+_NEW_NORMAL_NOTE: Final = (
+    "Slower pace accepted: the job is not faster again, but after so long this is its normal pace."
+)
+_CHANGES_COUNT: Final = 2
+_CHANGES_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +35,12 @@ class RouterConfig:
 
     Attributes:
         routes: the routes file.
-        minute_count: how many incidents of one signature a route tells one by one in a minute.
         max_standing_count: most incidents that are followed at once.
         max_ended_count: most ended incidents that are remembered, so that a replay tells none again.
         lapse_after_seconds: a told incident lapses so long after its last line expired, and so long after the start.
     """
 
     routes: RouteConfig
-    minute_count: int = 10
     max_standing_count: int = 50_000
     max_ended_count: int = 20_000
     lapse_after_seconds: float = 3600.0
@@ -113,7 +115,9 @@ class AlertRouter:
         self._ended: dict[str, int] = {}
         self._summaries: dict[str, FloodSummary] = {}
         self._begin_ns = -1
-        self._budget = NoticeBudget(config.minute_count)
+        self._gate = FloodGate(config.routes.limits)
+        self._changes = NoticeBudget(_CHANGES_SECONDS)
+        self._once: dict[str, str] = {}
         self.untold: dict[str, int] = {}
         self.revision = 0
 
@@ -132,7 +136,8 @@ class AlertRouter:
         Returns:
             What is told now, oldest first.
         """
-        self._budget.on_time(now_ns)
+        self._gate.on_time(now_ns)
+        self._changes.on_time(now_ns)
         self._begin_ns = now_ns if self._begin_ns < 0 else self._begin_ns
         told: list[Notice] = []
         for one in verdicts:
@@ -140,7 +145,8 @@ class AlertRouter:
         told += self._lapse(now_ns)
         for key, summary in list(self._summaries.items()):
             told += summary.notices(now_ns)
-            if not summary.members:
+            if summary.is_over(now_ns):
+                self.revision += 1
                 del self._summaries[key]
         self._bound()
         return told
@@ -153,44 +159,76 @@ class AlertRouter:
         routes = list(self._config.routes.routes_of(verdict))
         if told is None and not routes:
             return
-        why = self._silence(verdict, now_ns) or ("covered_by_fleet" if self._covered_by(verdict) else "")
+        rule = self._config.routes.rule_of(verdict)
+        why = self._why_untold(verdict, rule, is_told=told is not None, now_ns=now_ns)
         if why:
             self.untold[why] = self.untold.get(why, 0) + 1
             return
-        severity = self._config.routes.severity_of(verdict)
-        content = content_of(verdict, severity)
+        content = content_of(verdict, rule.severity)
         if told is None:
             told = self._told[verdict.verdict_id] = ToldIncident(
-                verdict.verdict_id, verdict.detected_ns, verdict.update, content, severity
+                verdict.verdict_id, verdict.detected_ns, verdict.update, content, rule.severity
             )
-        is_changed = content != told.content
-        told.detected_ns, told.update = verdict.detected_ns, verdict.update
-        told.severity, told.expires_ns = severity, verdict.expires_ns
-        if is_changed and self._budget.take(f"changed/{signature_of(verdict)}", now_ns):
-            told.content, told.verdict = content, verdict
-            self.revision += 1
-            for route, told_ns in told.routes.items():
-                yield Notice(route, NoticeKind.CHANGED, severity, verdict, told_ns, now_ns)
+            if rule.is_once_an_attempt:
+                self._once[_attempt_key(verdict)] = verdict.verdict_id
+        yield from self._change(told, verdict, content, rule.severity, now_ns)
         for new in routes:
             yield from self._fire(new, verdict, told, now_ns)
 
+    def _why_untold(self, verdict: Verdict, rule: SeverityRule, *, is_told: bool, now_ns: int) -> str:
+        """Return the named reason for which a line of a standing incident is not told, "" for none."""
+        why = self._silence(verdict, now_ns) or ("covered_by_fleet" if self._covered_by(verdict) else "")
+        if why or is_told:
+            return why
+        if verdict.detected_ns < now_ns - self._config.routes.stale_seconds * NS_PER_SECOND:
+            return "stale"
+        return "once_an_attempt" if rule.is_once_an_attempt and _attempt_key(verdict) in self._once else ""
+
+    def _change(
+        self, told: ToldIncident, verdict: Verdict, content: str, severity: AlertSeverity, now_ns: int
+    ) -> Iterator[Notice]:
+        """Take a line of a told incident, and yield what of it is news."""
+        told.detected_ns, told.update, told.expires_ns = verdict.detected_ns, verdict.update, verdict.expires_ns
+        is_worse = severity is AlertSeverity.PAGE is not told.severity
+        told.severity = severity
+        if content == told.content or not told.routes:
+            return
+        if self._changes.count(told.verdict_id, now_ns) >= _CHANGES_COUNT and not is_worse:
+            return  # the next line tells it
+        self._changes.add(told.verdict_id, now_ns)
+        told.content, told.verdict = content, verdict
+        self.revision += 1
+        for route, told_ns in told.routes.items():
+            yield Notice(route, NoticeKind.CHANGED, severity, verdict, told_ns, now_ns)
+
     def _fire(self, route: Route, verdict: Verdict, told: ToldIncident, now_ns: int) -> Iterator[Notice]:
-        """Yield the first notice of an incident on a route, or count it where the minute's share is used up."""
-        if route.name in told.routes or route.name in told.summaries:
+        """Yield the first notice of an incident on a route, or let a summary count it where there are too many."""
+        signature = signature_of(verdict)
+        key = f"{route.name}/{signature}"
+        if route.name in told.routes or told.summaries.get(route.name) in {key, f"{route.name}/{OTHER}"}:
             return
         self.revision += 1
-        key = f"{route.name}/{signature_of(verdict)}"
-        if self._budget.take(key, now_ns):
+        if route.name in told.summaries:  # it is no longer what the summary stands for
+            self._move_out(told, route.name)
+        if key not in self._summaries and self._gate.admit(route.name, signature, now_ns):
             told.routes[route.name] = now_ns
             told.verdict = verdict
             yield Notice(route.name, NoticeKind.FIRING, told.severity, verdict, now_ns, now_ns)
             return
+        if key not in self._summaries and self._gate.is_crowded(route.name, now_ns):
+            key = f"{route.name}/{OTHER}"
         summary = self._summaries.get(key)
         if summary is None:
-            summary = self._summaries[key] = FloodSummary.begin(route.name, told.severity, verdict, now_ns)
-        summary.members.add(verdict.verdict_id)
-        summary.total += 1
+            summary = self._summaries[key] = FloodSummary.begin(key, route.name, told.severity, verdict, now_ns)
+        summary.join(verdict.verdict_id, told.severity, now_ns)
         told.summaries[route.name] = key
+
+    def _move_out(self, told: ToldIncident, route: str) -> None:
+        """Take an incident that became one of another signature out of the summary of a route."""
+        summary = self._summaries.get(told.summaries.pop(route))
+        if summary is not None and told.verdict_id in summary.members:
+            summary.members.discard(told.verdict_id)
+            summary.total -= 1
 
     def _end(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
         """Yield what the end of an incident tells; one that was never told ends in silence."""
@@ -239,6 +277,8 @@ class AlertRouter:
         """Forget the oldest incidents beyond the limits."""
         while len(self._ended) > self._config.max_ended_count:
             del self._ended[next(iter(self._ended))]
+        while len(self._once) > self._config.max_ended_count:
+            del self._once[next(iter(self._once))]
         excess = len(self._told) - self._config.max_standing_count
         if excess > 0:  # first those that only a summary tells
             for told in sorted(self._told.values(), key=lambda one: bool(one.routes))[:excess]:
@@ -253,7 +293,9 @@ class AlertRouter:
             "told": [_told_state(one) for one in self._told.values()],
             "ended": self._ended,
             "summaries": {key: one.to_state() for key, one in self._summaries.items()},
-            "budget": self._budget.to_state(),
+            "gate": self._gate.to_state(),
+            "changes": self._changes.to_state(),
+            "once": self._once,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -274,7 +316,9 @@ class AlertRouter:
             one.summaries = {route: key for route, key in one.summaries.items() if key in self._summaries}
             self._told[one.verdict_id] = one
         self._ended = {name: int(ns) for name, ns in state["ended"].items()}
-        self._budget.load_state(state["budget"])
+        self._gate.load_state(state["gate"])
+        self._changes.load_state(state["changes"])
+        self._once = {str(key): str(name) for key, name in state["once"].items()}
 
 
 def content_of(verdict: Verdict, severity: AlertSeverity) -> str:
@@ -282,6 +326,12 @@ def content_of(verdict: Verdict, severity: AlertSeverity) -> str:
     suspects = ",".join(f"{one.component.kind.value}:{one.component.name}:{one.ranks}" for one in verdict.suspects)
     words = (verdict.state.value, verdict.fault.value, verdict.cause, suspects, verdict.action.value, severity.value)
     return hashlib.sha256("|".join(words).encode()).hexdigest()[:16]
+
+
+def _attempt_key(verdict: Verdict) -> str:
+    """Return cause and attempt of a verdict as one text."""
+    job = verdict.job
+    return "\n".join((job.cluster, job.job_id, str(job.attempt), verdict.cause))
 
 
 def _told_state(told: ToldIncident) -> list[Any]:

@@ -12,12 +12,16 @@ from typing import Any, Final
 import jsonschema
 
 from tocsin.pipeline.alerts.adapters.kinds import AdapterKind, Schema, check_settings
+from tocsin.pipeline.alerts.flood import FloodLimits
 from tocsin.pipeline.alerts.notice import AlertSeverity
 from tocsin.pipeline.alerts.route_file import MarkedFile, Place, read_marked
 from tocsin.pipeline.alerts.route_schema import frame_schema
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, FaultKind, Verdict, VerdictState
+
+GIVE_UP_SECONDS: Final = 86_400.0
+"""How long a notice is tried where its route says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,12 @@ class SeverityRule:
     Attributes:
         match: which incidents.
         severity: how urgent they are.
+        is_once_an_attempt: of one cause and one attempt of a job only the first incident is told.
     """
 
     match: RouteMatch
     severity: AlertSeverity
+    is_once_an_attempt: bool = False
 
 
 _HARD: Final = tuple(
@@ -79,6 +85,7 @@ _HARD: Final = tuple(
 )
 DEFAULT_SEVERITIES: Final = (
     SeverityRule(RouteMatch(fault=(FaultKind.DEGRADED.value,)), AlertSeverity.INFORMATION),
+    SeverityRule(RouteMatch(cause=("stage_imbalance",)), AlertSeverity.INFORMATION, is_once_an_attempt=True),
     SeverityRule(RouteMatch(fault=(FaultKind.FAIL_SLOW.value,), action=_HARD), AlertSeverity.PAGE),
     SeverityRule(RouteMatch(fault=(FaultKind.FAIL_SLOW.value,)), AlertSeverity.TICKET),
     SeverityRule(RouteMatch(), AlertSeverity.PAGE),
@@ -95,16 +102,20 @@ class Route:
         receiver: name of the receiver.
         match: which incidents it takes.
         goes_on: whether routes after it may take the incident, too.
+        give_up_after_seconds: how long one notice is tried.
     """
 
     name: str
     receiver: str
     match: RouteMatch = RouteMatch()
     goes_on: bool = False
+    give_up_after_seconds: float = GIVE_UP_SECONDS
 
     def takes(self, verdict: Verdict, severity: AlertSeverity) -> bool:
         """Return whether an incident that was not told yet is told on this route in its present state."""
         states = self.match.state or (VerdictState.CONFIRMED.value,)
+        if VerdictState.OPEN.value in states:  # one that is confirmed at once is told, too
+            states = (*states, VerdictState.CONFIRMED.value)
         if verdict.state.value not in states:
             return False
         if verdict.fault is FaultKind.DEGRADED and not self.match.fault:
@@ -134,6 +145,8 @@ class RouteConfig:
         routes: in the order in which they are tried.
         severities: rows of the table, before the default ones.
         watchdog: None = no watchdog alert.
+        limits: how much a route tells one by one.
+        stale_seconds: an incident whose last line is older is not told for the first time.
         places: name of a receiver -> file, line and key of its settings, for errors.
     """
 
@@ -141,12 +154,17 @@ class RouteConfig:
     routes: tuple[Route, ...]
     severities: tuple[SeverityRule, ...] = ()
     watchdog: AlertWatchdog | None = None
+    limits: FloodLimits = field(default_factory=FloodLimits)
+    stale_seconds: float = 3600.0
     places: Mapping[str, str] = field(default_factory=dict)
 
+    def rule_of(self, verdict: Verdict) -> SeverityRule:
+        """Return the first row of the table of severities that fits an incident."""
+        return next(one for one in (*self.severities, *DEFAULT_SEVERITIES) if one.match.fits(verdict))
+
     def severity_of(self, verdict: Verdict) -> AlertSeverity:
-        """Return how urgent an incident is: the first row of the table that fits."""
-        rules = (*self.severities, *DEFAULT_SEVERITIES)
-        return next(one.severity for one in rules if one.match.fits(verdict))
+        """Return how urgent an incident is."""
+        return self.rule_of(verdict).severity
 
     def routes_of(self, verdict: Verdict) -> Iterator[Route]:
         """Yield the routes that tell an incident in its present state; canaries are told on none."""
@@ -185,17 +203,27 @@ def load_routes(path: Path, registry: Mapping[str, AdapterKind]) -> RouteConfig:
         places[str(name)] = file.where(("receivers", str(name)))
     _check_names(file, content)
     watchdog = content.get("watchdog")
+    limits = dict(content.get("limits", {}))
+    stale_seconds = float(limits.pop("stale_seconds", 3600.0))
     return RouteConfig(
         {str(name): dict(settings) for name, settings in content["receivers"].items()},
         tuple(
-            Route(one["name"], one["receiver"], _match_of(one.get("match", {})), one.get("continue", False))
+            Route(
+                one["name"],
+                one["receiver"],
+                _match_of(one.get("match", {})),
+                one.get("continue", False),
+                float(one.get("give_up_after_seconds", GIVE_UP_SECONDS)),
+            )
             for one in content["routes"]
         ),
         tuple(
-            SeverityRule(_match_of(one["match"]), AlertSeverity(one["severity"]))
+            SeverityRule(_match_of(one["match"]), AlertSeverity(one["severity"]), one.get("once_an_attempt", False))
             for one in content.get("severities", ())
         ),
         AlertWatchdog(watchdog["receiver"], float(watchdog.get("every_seconds", 300.0))) if watchdog else None,
+        FloodLimits(**limits),
+        stale_seconds,
         places,
     )
 

@@ -6,14 +6,16 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tenacity import RetryCallState, Retrying
 from tenacity.wait import wait_base, wait_exponential, wait_random
 
-from tocsin.pipeline.alerts.notice import Adapter, AlertSeverity, DeliveryReason, DeliveryResult, NoticeKind
+from tocsin.pipeline.alerts.notice import Adapter, DeliveryReason, DeliveryResult, NoticeKind
 from tocsin.pipeline.alerts.queue import AlertQueue, QueuedNotice
+from tocsin.pipeline.alerts.routes import GIVE_UP_SECONDS
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.records import NS_PER_SECOND
 
 _LOG = logging.getLogger("tocsin.alerts")
@@ -28,48 +30,15 @@ class SenderConfig:
         first_wait_seconds: wait after the first failure; it doubles with each further one.
         longest_wait_seconds: longest wait between two tries.
         jitter_seconds: a random time up to this is added to each wait.
-        give_up_after_seconds: how long a notice is tried.
+        give_up_after_seconds: route -> how long one of its notices is tried; the rest: ``GIVE_UP_SECONDS``.
         batch_count: most calls of one receiver's adapter in one run.
     """
 
     first_wait_seconds: float = 1.0
     longest_wait_seconds: float = 120.0
     jitter_seconds: float = 1.0
-    give_up_after_seconds: float = 86_400.0
+    give_up_after_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_count: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class AlertDelivery:
-    """One delivery, or one failed try, as it is stored.
-
-    Attributes:
-        ts_ns: when it ended.
-        cluster: cluster of the incident.
-        job_id: job of the incident.
-        verdict_id: id of the incident.
-        update: number of the verdict's update that was told.
-        route: name of the route.
-        receiver: name of the receiver.
-        kind: what the notice said.
-        severity: how urgent it was.
-        outcome: how it ended.
-        try_count: how often it was tried.
-        detail: one sentence for people, without secrets.
-    """
-
-    ts_ns: int
-    cluster: str
-    job_id: str
-    verdict_id: str
-    update: int
-    route: str
-    receiver: str
-    kind: NoticeKind
-    severity: AlertSeverity
-    outcome: DeliveryReason
-    try_count: int
-    detail: str
 
 
 class AlertSender:
@@ -80,7 +49,7 @@ class AlertSender:
         queue: AlertQueue,
         adapters: Mapping[str, Adapter],
         config: SenderConfig | None = None,
-        on_sent: Callable[[AlertDelivery], None] | None = None,
+        on_sent: Callable[[AlertSent], None] | None = None,
     ) -> None:
         """Prepare the sender.
 
@@ -88,7 +57,8 @@ class AlertSender:
             queue: what waits.
             adapters: name of a receiver -> its adapter.
             config: settings; None: the defaults.
-            on_sent: is given each delivery and each failed try, from the thread that sends; resends are left out.
+            on_sent: is given each delivery and each final failure, from the thread that sends; resends and the
+                watchdog's are left out.
         """
         self._queue = queue
         self._adapters = adapters
@@ -141,7 +111,7 @@ class AlertSender:
     def _send(self, receiver: str, adapter: Adapter, batch: Sequence[QueuedNotice], clock_ns: Callable[[], int]) -> int:
         """Send one batch and note how it ended; return how many notices were taken."""
         now_ns = clock_ns()
-        result = adapter.send([one.notice for one in batch], now_ns)
+        result = self._result_of(adapter, batch, now_ns)
         now_ns = max(now_ns, clock_ns())
         if result.is_delivered:
             self._failures[receiver] = 0
@@ -156,14 +126,27 @@ class AlertSender:
         self._failures[receiver] += 1
         pause_ns = now_ns + int(self._pause_seconds(receiver, result) * NS_PER_SECOND)
         self._pause_until_ns[receiver] = pause_ns
-        old_ns = now_ns - int(self._config.give_up_after_seconds * NS_PER_SECOND)
-        over = [one for one in batch if one.first_ns <= old_ns and not one.is_resend]
+        over = [one for one in batch if not one.is_resend and self._is_too_old(one, now_ns)]
         self._queue.give_up(over)
-        self._report(over, replace(result, reason=DeliveryReason.GAVE_UP), now_ns)
+        detail = f"{result.reason.value}: {result.detail}" if result.detail else result.reason.value
+        self._report(over, replace(result, reason=DeliveryReason.GAVE_UP, detail=detail), now_ns)
         again = [one for one in batch if one not in over]
         self._queue.failed(again, result.reason, pause_ns)
         self._report(again, result, now_ns)
         return 0
+
+    @staticmethod
+    def _result_of(adapter: Adapter, batch: Sequence[QueuedNotice], now_ns: int) -> DeliveryResult:
+        """Send a batch and return how it ended; what an adapter raises is a bad answer, told without its text."""
+        try:
+            return adapter.send([one.notice for one in batch], now_ns)
+        except Exception as error:  # noqa: BLE001  # supervising; its text may hold a secret
+            return DeliveryResult(DeliveryReason.BAD_ANSWER, f"the adapter raised {type(error).__name__}")
+
+    def _is_too_old(self, one: QueuedNotice, now_ns: int) -> bool:
+        """Return whether a notice was tried for as long as its route allows."""
+        seconds = self._config.give_up_after_seconds.get(one.notice.route, GIVE_UP_SECONDS)
+        return one.first_ns <= now_ns - int(seconds * NS_PER_SECOND)
 
     def _refused(self, batch: Sequence[QueuedNotice], result: DeliveryResult, now_ns: int) -> None:
         """Note that a receiver refuses a notice for good; one that it took before is sent again later."""
@@ -181,7 +164,7 @@ class AlertSender:
         return max(self._wait(state), asked)
 
     def _report(self, batch: Sequence[QueuedNotice], result: DeliveryResult, now_ns: int) -> None:
-        """Count how notices ended, log failures, and give each to ``on_sent``."""
+        """Count how notices ended, log failures, and give those that are not tried again to ``on_sent``."""
         for one in batch:
             with self._lock:
                 self._outcomes[one.receiver, result.reason.value] += 1
@@ -189,20 +172,26 @@ class AlertSender:
             if not result.is_delivered:
                 words = {"receiver": one.receiver, "reason": result.reason.value, "detail": result.detail}
                 _LOG.warning("a notice was not delivered", extra={**words, "verdict_id": verdict.verdict_id})
-            if self._on_sent is not None and not one.is_resend:
-                self._on_sent(
-                    AlertDelivery(
-                        now_ns,
-                        verdict.job.cluster,
-                        verdict.job.job_id,
-                        verdict.verdict_id,
-                        verdict.update,
-                        one.notice.route,
-                        one.receiver,
-                        one.notice.kind,
-                        one.notice.severity,
-                        result.reason,
-                        one.try_count,
-                        result.detail,
-                    )
-                )
+            is_row = not (result.is_retryable or one.is_resend or one.notice.kind is NoticeKind.WATCHDOG)
+            if self._on_sent is not None and is_row:
+                self._on_sent(_row_of(one, self._adapters[one.receiver].kind, result, now_ns))
+
+
+def _row_of(one: QueuedNotice, receiver_kind: str, result: DeliveryResult, now_ns: int) -> AlertSent:
+    """Return how a notice ended as it is stored."""
+    notice = one.notice
+    return AlertSent(
+        job=notice.verdict.job,
+        verdict_id=notice.verdict.verdict_id,
+        verdict_update=notice.verdict.update,
+        route=notice.route,
+        receiver=one.receiver,
+        receiver_kind=receiver_kind,
+        kind=notice.kind.value,
+        severity=notice.severity.value,
+        outcome=result.reason.value,
+        detail=result.detail,
+        tries_count=one.try_count,
+        made_ns=notice.made_ns,
+        sent_ns=now_ns,
+    )

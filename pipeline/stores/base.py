@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Action, Component, Verdict
 
@@ -180,6 +181,10 @@ class Store(Protocol):
 
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """Insert states of jobs; the newest of each attempt is kept."""
+        ...
+
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """Insert notices to people whose delivery ended."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:

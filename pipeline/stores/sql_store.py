@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from tocsin.pipeline.stores import rows
+from tocsin.pipeline.stores.alert_rows import alert_sent_row
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
@@ -202,6 +204,10 @@ class SqlStore:
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """See ``Store.write_job_status``."""
         self._insert_all("job_status", states, rows.job_status_row)
+
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """See ``Store.write_alerts_sent``."""
+        self._insert_all("alerts_sent", alerts, alert_sent_row)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """See ``Store.expire_overdue``."""

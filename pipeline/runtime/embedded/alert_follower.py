@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.pipeline.alerts.adapters.kinds import AdapterKind
-from tocsin.pipeline.alerts.notice import Adapter, AlertSeverity, Notice, NoticeKind
+from tocsin.pipeline.alerts.notice import Adapter, Notice
 from tocsin.pipeline.alerts.queue import AlertQueue
 from tocsin.pipeline.alerts.router import AlertRouter, RouterConfig
 from tocsin.pipeline.alerts.routes import RouteConfig, load_routes
-from tocsin.pipeline.alerts.sample import empty_notice
-from tocsin.pipeline.alerts.sender import AlertDelivery, AlertSender
+from tocsin.pipeline.alerts.sender import AlertSender, SenderConfig
+from tocsin.pipeline.runtime.embedded.alert_watchdog import AlertWatchdogLoop
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
+from tocsin.pipeline.runtime.embedded.engine import EngineConfig
+from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("tocsin.alerts")
 FILE_NAME: Final = "alerts.db"
-WATCHDOG_ROUTE: Final = "watchdog"
 _LOOK_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 3.0
 _MOST_PENDING: Final = 10_000
@@ -43,12 +44,14 @@ class AlertHooks:
     Attributes:
         silence: returns the named reason for which a verdict is not told at a time, "" for none.
         covered_by: returns the id of the fleet incident that stands for a verdict, "" for none.
-        on_sent: is given each delivery and each failed try, from a sending thread; None = nobody is.
+        on_sent: is given each delivery and each final failure, from a sending thread; None = nobody is.
+        counters: counters of the real engine, for the watchdog; None = they are not looked at.
     """
 
     silence: Callable[[Verdict, int], str] = lambda _verdict, _now_ns: ""
     covered_by: Callable[[Verdict], str] = lambda _verdict: ""
-    on_sent: Callable[[AlertDelivery], None] | None = None
+    on_sent: Callable[[AlertSent], None] | None = None
+    counters: Mapping[str, int] | None = None
 
 
 class AlertFollower:
@@ -90,11 +93,14 @@ class AlertFollower:
         self._clock_ns = clock_ns
         self._receivers = {one.name: one.receiver for one in routes.routes}
         self.queue = queue
-        self.sender = AlertSender(queue, adapters, on_sent=hooks.on_sent)
+        give_up = {one.name: one.give_up_after_seconds for one in routes.routes}
+        self.sender = AlertSender(queue, adapters, SenderConfig(give_up_after_seconds=give_up), hooks.on_sent)
         self._router = AlertRouter(RouterConfig(routes), hooks.silence, hooks.covered_by)
         self._revision = 0
         self._pending: list[tuple[Notice, str]] = []
-        self._watchdog_ns = 0
+        self._watchdog = (
+            None if routes.watchdog is None else AlertWatchdogLoop(routes.watchdog, EngineConfig(), hooks.counters)
+        )
         self._failures = 0
         self._stop = threading.Event()
         self._threads = [
@@ -117,13 +123,11 @@ class AlertFollower:
 
     def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> Sequence[Verdict]:
         """Take the lines of one tick and put what they tell into the queue; return no lines."""
-        notices = self._router.on_verdicts(verdicts, now_ns)
+        made_ns = max(now_ns, self._clock_ns())  # after a restart the ticks are behind the time
+        notices = self._router.on_verdicts(verdicts, made_ns)
         self._pending += [(one, self._receivers[one.route]) for one in notices]
-        watchdog = self._routes.watchdog
-        if watchdog is not None and now_ns - self._watchdog_ns >= watchdog.every_seconds * NS_PER_SECOND:
-            self._watchdog_ns = now_ns
-            notice = empty_notice(WATCHDOG_ROUTE, NoticeKind.WATCHDOG, AlertSeverity.INFORMATION, now_ns)
-            self._pending.append((notice, watchdog.receiver))
+        if self._watchdog is not None:
+            self._pending += self._watchdog.on_second(now_ns, made_ns)
         if not self._pending and self._revision == self._router.revision:
             return ()
         try:
@@ -181,6 +185,7 @@ class AlertFollower:
             "untold": dict(self._router.untold),
             "queue_begun_anew": "" if anew is None else anew.value,
             "failures": self._failures,
+            "watchdog": {} if self._watchdog is None else self._watchdog.status(),
         }
 
     def families(self) -> Sequence[Family]:
@@ -191,7 +196,9 @@ class AlertFollower:
         )
         counts = self.queue.waiting_counts()
         waiting = tuple(Sample({"receiver": name}, counts.get(name, 0)) for name in self.sender.receivers)
+        families = [] if self._watchdog is None else self._watchdog.families()
         return [
+            *families,
             Family("tocsin_alerts_sent_total", "counter", "Notices sent or tried, by receiver and outcome.", sent),
             Family("tocsin_alerts_waiting", "gauge", "Notices that wait for a receiver.", waiting),
         ]
@@ -213,7 +220,7 @@ def attach_alerts(
     path: Path,
     folder: Path,
     registry: Mapping[str, AdapterKind],
-    hooks: AlertHooks | None = None,
+    covered_by: Callable[[Verdict], str] = AlertHooks().covered_by,
 ) -> AlertFollower:
     """Attach alerts to an engine that has not started, after all that adds verdicts, and return them.
 
@@ -222,7 +229,7 @@ def attach_alerts(
         path: the routes file.
         folder: folder of the queue's file.
         registry: word of the kind -> kind of receiver.
-        hooks: what the alerts ask others.
+        covered_by: returns the id of the fleet incident that stands for a verdict, "" for none.
 
     Raises:
         ConfigError: the routes file is wrong, or the queue's file cannot be used.
@@ -232,6 +239,20 @@ def attach_alerts(
         name: registry[str(settings["kind"])].make(settings, routes.places[name])
         for name, settings in routes.receivers.items()
     }
-    follower = AlertFollower(routes, adapters, AlertQueue(folder / FILE_NAME, time.time_ns()), hooks)
+    hooks = AlertHooks(
+        lambda verdict, now_ns: _planned(service, verdict, now_ns),
+        covered_by,
+        lambda row: service.writer.put(Write(alerts=(row,))),
+        service.engine.counters,
+    )
+    clock_ns = service.time.now_ns
+    queue = AlertQueue(folder / FILE_NAME, clock_ns())
+    follower = AlertFollower(routes, adapters, queue, hooks, clock_ns=clock_ns)
     service.attach(follower)
     return follower
+
+
+def _planned(service: EngineService, verdict: Verdict, now_ns: int) -> str:
+    """Return the named reason for which planned work silences a verdict, "" for none."""
+    book = service.memory.proposals.maintenance
+    return "" if book is None else book.silence(verdict, now_ns)

@@ -132,10 +132,9 @@ def _attach_alerts(service: EngineService, fleet: FleetFollower, path: Path, fol
         ConfigError: the routes file is wrong, or the queue's file cannot be used.
     """
     from tocsin.pipeline.alerts.adapters import ADAPTERS
-    from tocsin.pipeline.runtime.embedded.alert_follower import AlertHooks, attach_alerts
+    from tocsin.pipeline.runtime.embedded.alert_follower import attach_alerts
 
-    hooks = AlertHooks(covered_by=lambda one: fleet.covering(one.job.cluster, one.verdict_id))
-    attach_alerts(service, path, folder, ADAPTERS, hooks)
+    attach_alerts(service, path, folder, ADAPTERS, lambda one: fleet.covering(one.job.cluster, one.verdict_id))
 
 
 def _prepared_folder(args: argparse.Namespace) -> Path:

@@ -110,8 +110,8 @@ def test_confirmed_is_told_open_and_degraded_only_on_request() -> None:
         ),
     )
 
-    assert _names(config, host="n2") == ["all"]
-    assert _names(config, host="n12") == ["host", "all"]
+    assert _names(config, host="n2") == ["open", "all"]
+    assert _names(config, host="n12") == ["open", "host", "all"]
     assert _names(config, state=VerdictState.OPEN) == ["open"]
     assert _names(config, fault=FaultKind.DEGRADED) == ["sick"]
     assert _names(config, reason="canary") == []
@@ -124,4 +124,6 @@ def test_the_table_of_severities() -> None:
     slow = verdict(fault=FaultKind.FAIL_SLOW, action=ActionKind.NOTIFY)
     assert config.severity_of(slow) is AlertSeverity.TICKET
     assert config.severity_of(verdict(fault=FaultKind.FAIL_SLOW, action=ActionKind.EVICT)) is AlertSeverity.PAGE
+    stage = config.rule_of(verdict(fault=FaultKind.FAIL_SLOW, cause="stage_imbalance", action=ActionKind.NOTIFY))
+    assert (stage.severity, stage.is_once_an_attempt) == (AlertSeverity.INFORMATION, True)
     assert config.severity_of(verdict(fault=FaultKind.DEGRADED)) is AlertSeverity.INFORMATION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from tests.pipeline.alerts.verdict_samples import at, verdict
 from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, DeliveryResult, Notice, NoticeKind
 from tocsin.pipeline.alerts.queue import AlertQueue
-from tocsin.pipeline.alerts.sender import AlertDelivery, AlertSender, SenderConfig
+from tocsin.pipeline.alerts.sender import AlertSender, SenderConfig
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
+from tocsin.pipeline.stores.alert_sent import AlertSent
 
 DEAD = DeliveryResult(DeliveryReason.UNREACHABLE)
 
@@ -25,8 +27,8 @@ class Bench:
     def __init__(self, folder: Path, resend_seconds: float | None = None) -> None:
         self.queue = AlertQueue(folder / "alerts.db", at(0))
         self.a, self.b = FakeAdapter(resend_seconds=resend_seconds), FakeAdapter()
-        self.rows: list[AlertDelivery] = []
-        config = SenderConfig(jitter_seconds=0.0, give_up_after_seconds=1000)
+        self.rows: list[AlertSent] = []
+        config = SenderConfig(jitter_seconds=0.0, give_up_after_seconds={"all": 1000})
         self.sender = AlertSender(self.queue, {"a": self.a, "b": self.b}, config, self.rows.append)
 
 
@@ -47,7 +49,9 @@ def test_a_dead_receiver_delays_no_other_and_is_tried_ever_more_seldom(bench: Be
 
     assert calls == [0, 1, 3, 7, 15, 31]
     assert len(bench.a.sent) == len(bench.b.sent) == 1
-    assert [row.outcome.value for row in bench.rows if row.receiver == "a"] == ["unreachable"] * 5 + ["delivered"]
+    (row,) = [row for row in bench.rows if row.receiver == "a"]
+    assert (row.outcome, row.tries_count, row.receiver_kind, row.kind) == ("delivered", 6, "fake", "firing")
+    assert (row.made_ns, row.sent_ns) == (at(0), at(31))
     assert bench.sender.outcomes() == {("a", "unreachable"): 5, ("a", "delivered"): 1, ("b", "delivered"): 1}
 
 
@@ -68,7 +72,7 @@ def test_it_gives_up_after_a_while(bench: Bench) -> None:
     for second in range(0, 1300, 10):
         bench.sender.run_once(at(second))
 
-    assert bench.rows[-1].outcome is DeliveryReason.GAVE_UP
+    assert [(row.outcome, row.detail) for row in bench.rows] == [("gave_up", "unreachable")]
     assert bench.queue.waiting_counts() == {}
 
 
@@ -80,7 +84,7 @@ def test_one_bad_notice_takes_no_other_with_it(bench: Bench) -> None:
     assert bench.sender.run_once(at(0)) == 2
 
     assert len(bench.a.sent) == 2
-    assert sorted(row.outcome.value for row in bench.rows) == ["delivered", "delivered", "rejected"]
+    assert sorted(row.outcome for row in bench.rows) == ["delivered", "delivered", "rejected"]
     assert bench.queue.waiting_counts() == {}
 
 
@@ -107,3 +111,41 @@ def test_killed_between_two_runs_it_sends_once(bench: Bench, tmp_path: Path) -> 
 
     assert len(bench.a.sent) == 1
     assert other.a.sent == []
+
+
+def test_an_adapter_that_raises_ends_nothing_and_its_words_are_kept_nowhere(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FakeAdapter):
+        def send(self, notices: Sequence[Notice], now_ns: int) -> DeliveryResult:
+            if self.call_count < 3:
+                self.call_count += 1
+                raise RuntimeError("hunter2")
+            return super().send(notices, now_ns)
+
+    bench.a = Broken()
+    bench.sender = AlertSender(bench.queue, {"a": bench.a}, SenderConfig(jitter_seconds=0.0), bench.rows.append)
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    for second in range(20):
+        bench.sender.run_once(at(second))
+
+    assert len(bench.a.sent) == 1
+    assert "RuntimeError" in str([record.__dict__ for record in caplog.records])
+    assert "hunter2" not in f"{bench.rows}{[record.__dict__ for record in caplog.records]}"
+
+
+def test_one_that_fails_always_holds_up_no_other_even_a_page(tmp_path: Path) -> None:
+    class Picky(FakeAdapter):
+        def send(self, notices: Sequence[Notice], now_ns: int) -> DeliveryResult:
+            if notices[0].verdict.verdict_id == verdict(1).verdict_id:
+                return DeliveryResult(DeliveryReason.SERVER_ERROR)
+            return super().send(notices, now_ns)
+
+    adapter, queue = Picky(max_batch_count=1), AlertQueue(tmp_path / "alerts.db", at(0))
+    sender = AlertSender(queue, {"a": adapter}, SenderConfig(jitter_seconds=0.0))
+    ticket = Notice("all", NoticeKind.FIRING, AlertSeverity.TICKET, verdict(2), at(0), at(0))
+    queue.put([_notice(NoticeKind.FIRING, 0), (ticket, "a")], at(0))
+    for second in range(20):
+        sender.run_once(at(second))
+
+    assert [one.verdict.verdict_id for one in adapter.sent] == [verdict(2).verdict_id]

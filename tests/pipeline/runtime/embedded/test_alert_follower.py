@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.pipeline.runtime.embedded.restarts import Life
 from tocsin.pipeline.alerts.adapters import ADAPTERS
-from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, NoticeKind
+from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, DeliveryResult, NoticeKind
 from tocsin.pipeline.alerts.queue import AlertQueue
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
-from tocsin.pipeline.runtime.embedded.alert_follower import AlertFollower, attach_alerts
+from tocsin.pipeline.runtime.embedded.alert_follower import AlertFollower, AlertHooks, attach_alerts
+from tocsin.pipeline.runtime.embedded.store_writer import Write
+from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 
 ROUTES = RouteConfig({}, (Route("all", "pager"),), watchdog=AlertWatchdog("dog", 10.0))
 
@@ -28,6 +32,9 @@ class Alerted(Life):
             ROUTES,
             {"pager": self.pager, "dog": self.dog},
             queue,
+            AlertHooks(
+                on_sent=lambda row: self.service.writer.put(Write(alerts=(row,))), counters=self.service.engine.counters
+            ),
             clock_ns=lambda: self.job.now_ns,
             has_threads=False,
         )
@@ -56,6 +63,35 @@ def test_one_page_over_a_kill(tmp_path: Path) -> None:
     assert len(set(fired)) == len(fired)
     life.end()
     assert life.pager.is_closed
+    rows = {(row.verdict_id, row.kind, row.outcome) for row in life.store.alerts_sent}
+    assert rows == {(first[0], "firing", "delivered")}
+
+
+def test_actions_that_nobody_executes_silence_no_page(tmp_path: Path) -> None:
+    life = Alerted(tmp_path)
+    life.run(40, lambda second: life.step(second, 20))
+
+    assert life.standing() > 0, "an action is proposed, and nothing executed it"
+    assert [one.kind for one in life.pager.sent] == [NoticeKind.FIRING]
+    assert life.pager.sent[0].severity is AlertSeverity.PAGE
+    life.end()
+
+
+def test_a_page_is_resolved_after_a_kill_and_nothing_is_told_again(tmp_path: Path) -> None:
+    life = Alerted(tmp_path)
+    life.run(40, lambda second: life.step(second, 20))
+    (page,) = life.pager.sent
+    life.kill()
+    life.run(2)
+    life.start()
+    life.client.call("incident_close", id=page.verdict.verdict_id, note="mine")
+    life.run(30, life.step)
+
+    ends = [one for one in life.pager.sent if one.is_ending]
+    assert [one.verdict.verdict_id for one in ends] == [page.verdict.verdict_id]
+    assert ends[0].reference == f"m-{page.verdict.verdict_id}"
+    assert len(life.pager.sent) == 2
+    life.end()
 
 
 def test_killed_before_it_was_sent_the_page_goes_out_after_the_start(tmp_path: Path) -> None:
@@ -77,17 +113,41 @@ def test_killed_before_it_was_sent_the_page_goes_out_after_the_start(tmp_path: P
 
 def test_the_watchdog_fires_while_it_ticks_and_status_and_metrics_tell(tmp_path: Path) -> None:
     life = Alerted(tmp_path)
-    life.run(35, lambda second: life.step(second, 5))
+    life.run(43, lambda second: life.step(second, 5))
     life.step(0)
 
     assert [one.kind for one in life.dog.sent] == [NoticeKind.WATCHDOG] * 4
     status = life.client.call("status")["alerts"]
     assert status["sent"]["dog"] == {"delivered": 4}
     assert status["waiting"] == {}
+    assert status["watchdog"]["withheld"] == ""
+    assert all(row.receiver != "dog" for row in life.store.alerts_sent)
     families = {one.name: one for one in life.alerts.families()}
     samples = {tuple(one.labels.values()): one.value for one in families["tocsin_alerts_sent_total"].samples}
     assert samples["dog", "delivered"] == 4
     assert {one.labels["receiver"] for one in families["tocsin_alerts_waiting"].samples} == {"dog", "pager"}
+    life.end()
+
+
+def test_the_watchdog_falls_silent_when_the_engine_ticks_and_judges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Alerted(tmp_path)
+    life.run(25, life.step)
+    before = len(life.dog.sent)
+    assert before > 0
+
+    def broken(*_args: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(JobPipeline, "on_bundle", broken)
+    life.run(60, life.step)
+    assert len(life.dog.sent) <= before + 1, "one may have been on its way"
+    assert life.client.call("status")["alerts"]["watchdog"]["withheld"] == "raised"
+    assert life.service.death() == ""
+    monkeypatch.undo()
+    life.run(40, life.step)
+    assert len(life.dog.sent) > before + 1
     life.end()
 
 
