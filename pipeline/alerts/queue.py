@@ -296,6 +296,11 @@ class AlertQueue:
         with self._lock:
             return dict(self._db.execute("SELECT receiver, count(*) FROM waiting GROUP BY receiver").fetchall())
 
+    def oldest_waiting_ns(self) -> dict[str, int]:
+        """Return receiver -> since when its oldest notice waits."""
+        with self._lock:
+            return dict(self._db.execute("SELECT receiver, min(first_ns) FROM waiting GROUP BY receiver").fetchall())
+
     def told_count(self) -> int:
         """Return how many told incidents stand, counted by route."""
         with self._lock:

@@ -71,6 +71,7 @@ class AlertSender:
         self._pause_until_ns: dict[str, int] = {}
         self._lock = threading.Lock()
         self._outcomes: Counter[tuple[str, str]] = Counter()
+        self._troubles: dict[str, str] = {}
 
     @property
     def receivers(self) -> list[str]:
@@ -81,6 +82,11 @@ class AlertSender:
         """Return (receiver, outcome) -> how many notices."""
         with self._lock:
             return dict(self._outcomes)
+
+    def troubles(self) -> dict[str, str]:
+        """Return receiver -> how its last delivery failed, for those whose last one did."""
+        with self._lock:
+            return dict(sorted(self._troubles.items()))
 
     def run_once(self, now_ns: int) -> int:
         """Send what is due to all receivers, one after the other; return how many notices were taken."""
@@ -168,6 +174,10 @@ class AlertSender:
         for one in batch:
             with self._lock:
                 self._outcomes[one.receiver, result.reason.value] += 1
+                if result.is_delivered:
+                    self._troubles.pop(one.receiver, None)
+                else:
+                    self._troubles[one.receiver] = result.reason.value
             verdict = one.notice.verdict
             if not result.is_delivered:
                 words = {"receiver": one.receiver, "reason": result.reason.value, "detail": result.detail}

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.alerts.verdict_samples import at, verdict
 from tocsin.cli.main import main
+from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, Notice, NoticeKind
+from tocsin.pipeline.alerts.queue import AlertQueue
 
 BODIES: list[dict[str, object]] = []
 
@@ -53,7 +56,9 @@ def test_check_says_what_goes_where(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["alerts", "check", str(_file(tmp_path))]) == 0
     out = capsys.readouterr().out
 
-    assert "route all: to hook (webhook)" in out
+    assert "route all: to hook (webhook): not degraded, confirmed" in out
+    assert "  information, once an attempt: cause stage_imbalance (shipped)" in out
+    assert "in 600 s a route tells 5 incidents of one kind" in out
     assert "watchdog: none" in out
 
 
@@ -87,3 +92,32 @@ def test_a_test_that_does_not_arrive_is_a_no(tmp_path: Path, capsys: pytest.Capt
     assert "secret_missing" in capsys.readouterr().out
     assert main(["alerts", "test", "al", "--config", str(_file(tmp_path))]) == 2
     assert "did you mean all?" in capsys.readouterr().err
+
+
+def test_the_list_says_what_stands_and_what_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = AlertQueue(tmp_path / "alerts.db", at(0))
+    notices = [
+        (Notice("all", NoticeKind.FIRING, AlertSeverity.PAGE, verdict(number), at(0), at(0)), "hook")
+        for number in (1, 2)
+    ]
+    queue.put(notices, at(0))
+    queue.delivered(queue.take("hook", at(1), 1), ("",), at(1))
+    queue.failed(queue.take("hook", at(1), 1), DeliveryReason.TIMED_OUT, at(2))
+
+    assert main(["alerts", "list", "--data", str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("standing  all -> hook")
+    assert "page, firing  0000000000000001  host n1: gpu lost" in first
+    assert second.startswith("waiting   all -> hook")
+    assert "tried 1 times" in second
+    assert main(["alerts", "list", "--json", "--data", str(tmp_path)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["state"], row["verdict_id"], row["kind"]) for row in rows] == [
+        ("standing", f"{1:016x}", "firing"),
+        ("waiting", f"{2:016x}", "firing"),
+    ]
+
+
+def test_a_list_without_a_queue_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["alerts", "list", "--data", str(tmp_path)]) == 2
+    assert "alerts.db" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class AlertFollower:
             "waiting": self.queue.waiting_counts(),
             "told_count": self.queue.told_count(),
             "sent": sent,
+            "troubles": self.sender.troubles(),
             "untold": dict(self._router.untold),
             "queue_begun_anew": "" if anew is None else anew.value,
             "failures": self._failures,
@@ -194,13 +196,19 @@ class AlertFollower:
             Sample({"receiver": receiver, "outcome": outcome}, count)
             for (receiver, outcome), count in sorted(self.sender.outcomes().items())
         )
-        counts = self.queue.waiting_counts()
+        counts, oldest = self.queue.waiting_counts(), self.queue.oldest_waiting_ns()
+        now_ns = self._clock_ns()
         waiting = tuple(Sample({"receiver": name}, counts.get(name, 0)) for name in self.sender.receivers)
+        ages = tuple(
+            Sample({"receiver": name}, max(0.0, (now_ns - oldest.get(name, now_ns)) / NS_PER_SECOND))
+            for name in self.sender.receivers
+        )
         families = [] if self._watchdog is None else self._watchdog.families()
         return [
             *families,
             Family("tocsin_alerts_sent_total", "counter", "Notices sent or tried, by receiver and outcome.", sent),
             Family("tocsin_alerts_waiting", "gauge", "Notices that wait for a receiver.", waiting),
+            Family("tocsin_alerts_oldest_waiting_seconds", "gauge", "Age of the oldest notice that waits.", ages),
         ]
 
     def handlers(self) -> Mapping[str, Handler]:

@@ -46,7 +46,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "train a small real job, strike it with a real fault, check the verdict",
         ),
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
-        "alerts": ("tocsin.cli.alerts", "who is told: check a routes file, print its schema, send a test"),
+        "alerts": ("tocsin.cli.alerts", "who is told: check a routes file, send a test, list what was told"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
         "token": ("tocsin.cli.token", "credentials of hosts: issue, list, rotate, revoke"),

@@ -132,6 +132,7 @@ def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
         else:
             text = f"{event['name']} in job {event['job']}: {event['error']}"
         yield f"engine    {seconds:.0f} s ago: {text}"
+    yield from _alert_lines(answer.get("alerts"))
     if answer["letters_dropped"]:
         yield f"engine    {answer['letters_dropped']} dead letters and late records were not kept: too many"
 
@@ -143,6 +144,19 @@ def _fleet_line(fleet: dict[str, Any]) -> str:
         f"{fleet['host_incidents']} incidents of idle hosts, {fleet['fleet_incidents']} of the fleet (they stand for "
         f"{fleet['covered_verdicts']} others), {fleet['repeat_offenders']} repeat offenders"
     )
+
+
+def _alert_lines(alerts: dict[str, Any] | None) -> Iterator[str]:
+    """Yield the lines about what keeps people from being told."""
+    if alerts is None:
+        return
+    if alerts["queue_begun_anew"]:
+        yield f"alerts    the queue begins anew: {alerts['queue_begun_anew']}"
+    if alerts["watchdog"].get("withheld"):
+        yield f"alerts    the watchdog's notice is withheld: {alerts['watchdog']['withheld']}"
+    for receiver, reason in alerts["troubles"].items():
+        waiting = alerts["waiting"].get(receiver, 0)
+        yield f"alerts    receiver {receiver}: {reason}; {waiting} notices wait"
 
 
 def _print_models(answer: dict[str, Any]) -> None:

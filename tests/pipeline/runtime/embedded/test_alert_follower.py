@@ -100,6 +100,12 @@ def test_killed_before_it_was_sent_the_page_goes_out_after_the_start(tmp_path: P
     life.run(40, lambda second: life.step(second, 20))
     assert life.pager.sent == []
     assert life.alerts.status()["waiting"]["pager"] >= 1
+    assert life.alerts.status()["troubles"] == {"pager": "unreachable"}
+    families = {one.name: one for one in life.alerts.families()}
+    (age,) = [
+        one for one in families["tocsin_alerts_oldest_waiting_seconds"].samples if one.labels["receiver"] == "pager"
+    ]
+    assert age.value > 5
     life.kill()
     life.pager.answers = []
     life.start()
