@@ -24,7 +24,8 @@ class FloodLimits:
 
     Attributes:
         signature_count: incidents of one signature in a window.
-        route_count: incidents of all signatures in a window. The first of a signature may exceed it, up to thrice.
+        route_count: incidents of all signatures in a window, counted for each severity, and apart for those that two
+            other hosts saw. The first of a signature may exceed it, up to thrice.
         window_seconds: length of the window.
     """
 
@@ -35,11 +36,19 @@ class FloodLimits:
 
 def signature_of(verdict: Verdict) -> str:
     """Return what incidents of one flood have in common: fault, cause, strongest metric, whether others saw it."""
-    accused = {one.component.name for one in verdict.suspects}
-    others_count = sum(one.host not in accused for one in verdict.witnesses)
     metric = verdict.evidence[0].metric if verdict.evidence else ""
-    seen = "seen_by_others" if others_count > 1 else "alone"
-    return f"{verdict.fault.value}/{verdict.cause}/{metric}/{seen}"
+    return f"{verdict.fault.value}/{verdict.cause}/{metric}/{_seen(verdict)}"
+
+
+def _seen(verdict: Verdict) -> str:
+    """Return whether at least two hosts saw a fault that are not accused themselves."""
+    accused = {one.component.name for one in verdict.suspects}
+    return "seen_by_others" if sum(one.host not in accused for one in verdict.witnesses) > 1 else "alone"
+
+
+def _group(route: str, verdict: Verdict, severity: AlertSeverity) -> str:
+    """Return under which name a route's limit is counted: what is less urgent, or seen by nobody, uses up no other."""
+    return f"{route}/{severity.value}/{_seen(verdict)}"
 
 
 class NoticeBudget:
@@ -90,21 +99,21 @@ class FloodGate:
         self._limits = limits
         self._budget = NoticeBudget(limits.window_seconds)
 
-    def admit(self, route: str, signature: str, now_ns: int) -> bool:
+    def admit(self, route: str, verdict: Verdict, severity: AlertSeverity, now_ns: int) -> bool:
         """Count one incident and return True, or return False where it exceeds a limit."""
-        key = f"{route}/{signature}"
+        key, group = f"{route}/{signature_of(verdict)}", _group(route, verdict, severity)
         of_signature = self._budget.count(key, now_ns)
-        if of_signature >= self._limits.signature_count or self.is_crowded(route, now_ns):
+        if of_signature >= self._limits.signature_count or self.is_crowded(route, verdict, severity, now_ns):
             return False
-        if of_signature and self._budget.count(route, now_ns) >= self._limits.route_count:
+        if of_signature and self._budget.count(group, now_ns) >= self._limits.route_count:
             return False
         self._budget.add(key, now_ns)
-        self._budget.add(route, now_ns)
+        self._budget.add(group, now_ns)
         return True
 
-    def is_crowded(self, route: str, now_ns: int) -> bool:
+    def is_crowded(self, route: str, verdict: Verdict, severity: AlertSeverity, now_ns: int) -> bool:
         """Return whether not even the first incident of a signature is told by itself any more."""
-        return self._budget.count(route, now_ns) >= 3 * self._limits.route_count
+        return self._budget.count(_group(route, verdict, severity), now_ns) >= 3 * self._limits.route_count
 
     def on_time(self, now_ns: int) -> None:
         """Forget the windows that are over."""

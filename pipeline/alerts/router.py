@@ -203,19 +203,18 @@ class AlertRouter:
 
     def _fire(self, route: Route, verdict: Verdict, told: ToldIncident, now_ns: int) -> Iterator[Notice]:
         """Yield the first notice of an incident on a route, or let a summary count it where there are too many."""
-        signature = signature_of(verdict)
-        key = f"{route.name}/{signature}"
+        key = f"{route.name}/{signature_of(verdict)}"
         if route.name in told.routes or told.summaries.get(route.name) in {key, f"{route.name}/{OTHER}"}:
             return
         self.revision += 1
         if route.name in told.summaries:  # it is no longer what the summary stands for
             self._move_out(told, route.name)
-        if key not in self._summaries and self._gate.admit(route.name, signature, now_ns):
+        if key not in self._summaries and self._gate.admit(route.name, verdict, told.severity, now_ns):
             told.routes[route.name] = now_ns
             told.verdict = verdict
             yield Notice(route.name, NoticeKind.FIRING, told.severity, verdict, now_ns, now_ns)
             return
-        if key not in self._summaries and self._gate.is_crowded(route.name, now_ns):
+        if key not in self._summaries and self._gate.is_crowded(route.name, verdict, told.severity, now_ns):
             key = f"{route.name}/{OTHER}"
         summary = self._summaries.get(key)
         if summary is None:
@@ -290,7 +289,7 @@ class AlertRouter:
         """Return the state as JSON values."""
         return {
             "version": STATE_VERSION,
-            "told": [_told_state(one) for one in self._told.values()],
+            "told": [_told_state(one) for one in self._told.values() if one.routes],  # summaries name the others
             "ended": self._ended,
             "summaries": {key: one.to_state() for key, one in self._summaries.items()},
             "gate": self._gate.to_state(),
@@ -315,6 +314,10 @@ class AlertRouter:
             one.routes = {route: ns for route, ns in one.routes.items() if route in self._routes}
             one.summaries = {route: key for route, key in one.summaries.items() if key in self._summaries}
             self._told[one.verdict_id] = one
+        for key, summary in self._summaries.items():
+            for name in summary.members:
+                known = self._told.setdefault(name, ToldIncident(name, 0, 0, "", summary.severity))
+                known.summaries[summary.route] = key
         self._ended = {name: int(ns) for name, ns in state["ended"].items()}
         self._gate.load_state(state["gate"])
         self._changes.load_state(state["changes"])
