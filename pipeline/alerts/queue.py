@@ -293,6 +293,7 @@ class AlertQueue:
         with self._lock, self._db:
             text = json.dumps(asdict(row), separators=(",", ":"))
             self._db.execute("INSERT INTO sent VALUES (?, ?)", (row.sent_ns, text))
+            self._db.execute("DELETE FROM sent WHERE sent_ns < ?", (row.sent_ns - _SENT_KEPT_NS,))
 
     def kept_sent(self, now_ns: int) -> list[AlertSent]:
         """Return the rows of the last day, at most ``_MOST_KEPT_SENT``, and forget the others."""
