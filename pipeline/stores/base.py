@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Action, Component, Verdict
 
@@ -172,6 +173,10 @@ class Store(Protocol):
 
     def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
         """Return the latest change of every action of these verdicts, ordered by verdict and update."""
+        ...
+
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """Insert notices to people whose delivery ended."""
         ...
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from tocsin.pipeline.stores import rows
+from tocsin.pipeline.stores.alert_rows import alert_sent_row
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
@@ -194,6 +196,10 @@ class SqlStore:
             return []
         wanted = ", ".join(map(text_literal, verdict_ids))
         return [rows.action_change(row) for row in self.backend.select(_ACTIONS.format(wanted=wanted))]
+
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """See ``Store.write_alerts_sent``."""
+        self._insert_all("alerts_sent", alerts, alert_sent_row)
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """See ``Store.write_host_health``."""

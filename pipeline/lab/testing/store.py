@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.verdicts import Verdict, VerdictState
@@ -22,6 +23,7 @@ class MemoryStore:
         self.verdicts: list[Verdict] = []
         self.evidence: list[EvidencePoint] = []
         self.actions: list[ActionChange] = []
+        self.alerts_sent: list[AlertSent] = []
         self.health: list[HostHealth] = []
         self.statuses: list[JobStatus] = []
         self.failures_left_count = 0
@@ -58,6 +60,10 @@ class MemoryStore:
             if action.verdict_id in verdict_ids and (key not in latest or latest[key].changed_ns <= change.changed_ns):
                 latest[key] = change
         return list(latest.values())
+
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """Keep notices whose delivery ended."""
+        self.alerts_sent.extend(alerts)
 
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Keep minutes of host health."""

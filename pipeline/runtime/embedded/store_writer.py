@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.schemas.errors import RowRefusedError, StoreError
@@ -41,6 +42,7 @@ class Write:
         actions: changes of actions.
         health: host health minutes.
         overdue_ns: expire open verdicts that were to be renewed by this time; 0: do not look for them.
+        alerts: notices to people whose delivery ended.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -48,11 +50,12 @@ class Write:
     actions: tuple[ActionChange, ...] = ()
     health: tuple[HostHealth, ...] = ()
     overdue_ns: int = 0
+    alerts: tuple[AlertSent, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
-        return rows_count + (self.overdue_ns > 0)
+        return rows_count + len(self.alerts) + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
         """Return both writes merged, this one first."""
@@ -62,6 +65,7 @@ class Write:
             self.actions + other.actions,
             self.health + other.health,
             max(self.overdue_ns, other.overdue_ns),
+            self.alerts + other.alerts,
         )
 
 
@@ -171,6 +175,7 @@ class StoreWriter:
         # Actions first: there is no transaction, and whoever sees an incident is to see what it proposes.
         self._rows(self._store.write_actions, work.actions)
         self._rows(self._store.write_verdicts, work.verdicts)
+        self._rows(self._store.write_alerts_sent, work.alerts)
         self._rows(self._store.write_evidence, work.evidence)
         self._rows(self._store.write_host_health, work.health)
         if self._open_verdicts is not None:
@@ -239,6 +244,7 @@ class StoreWriter:
         lost = {
             "verdicts": sum(len(one.verdicts) for one in given),
             "evidence": sum(len(one.evidence) for one in given),
+            "alerts": sum(len(one.alerts) for one in given),
             "actions": sum(len(one.actions) for one in given),
             "health": sum(len(one.health) for one in given),
         }

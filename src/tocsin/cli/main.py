@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
+        "alerts": ("tocsin.cli.alerts", "who is told: check a routes file, send a test, list what was told"),
         "token": ("tocsin.cli.token", "credentials of hosts: issue, list, rotate, revoke"),
         "causes": ("tocsin.cli.causes", "list the causes that a verdict can name"),
         "flight-recorder": (
@@ -79,6 +80,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "SREs, who run it": (
             "serve",
             "agent",
+            "alerts",
             "config",
             "token",
             "migrate",
@@ -97,10 +99,14 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = MappingProxyType(
     {
         "chdb": "engine",
         "clickhouse_driver": "engine",
+        "jsonschema": "engine",
         "numpy": "engine",
         "pyarrow": "engine",
         "rich": "engine",
         "scipy": "engine",
+        "tenacity": "engine",
+        "urllib3": "engine",
+        "yaml": "engine",
         "apache_beam": "flink",
         "pyflink": "flink",
         "sklearn": "train",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tocsin.cli.alerts import add_alerts_argument
 from tocsin.cli.config_file import add_config_argument
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.drill_mark import remove_drill_mark
@@ -25,6 +26,7 @@ from tocsin.schemas.errors import ConfigError, EngineError, StoreAwayError
 from tocsin.schemas.private_files import make_private_folder
 
 if TYPE_CHECKING:  # numpy comes with them: only who runs the engine pays
+    from tocsin.pipeline.runtime.embedded.fleet_follower import FleetFollower
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
     from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
     from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
@@ -74,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a drain or evict waits for so many seconds after this engine began, and after a machine's ranks or a "
         "job's model were changed (default: 300 600)",
     )
+    add_alerts_argument(parser)
     add_log_arguments(parser)
 
 
@@ -110,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         service = EngineService(_service_config(args, folder, server), store, writer=writer)
         service.attach_recordings(RecordingManager(service.engine))
-        attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
+        fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
+        if args.alerts is not None:
+            _attach_alerts(service, fleet, args.alerts, folder)
         with local_token(gate, service.server.address):
             words = _serve_until_stopped(service, args.metrics_listen, str(address or folder))
     finally:
@@ -118,6 +123,18 @@ def run(args: argparse.Namespace) -> int:
     if words:
         raise EngineError(f"{words}: the engine has ended, for it could not do its work; see its log, start it anew")
     return 0
+
+
+def _attach_alerts(service: EngineService, fleet: FleetFollower, path: Path, folder: Path) -> None:
+    """Let the engine tell people about its verdicts by a routes file.
+
+    Raises:
+        ConfigError: the routes file is wrong, or the queue's file cannot be used.
+    """
+    from tocsin.pipeline.alerts.adapters import ADAPTERS
+    from tocsin.pipeline.runtime.embedded.alert_follower import attach_alerts
+
+    attach_alerts(service, path, folder, ADAPTERS, lambda one: fleet.covering(one.job.cluster, one.verdict_id))
 
 
 def _prepared_folder(args: argparse.Namespace) -> Path:

@@ -126,6 +126,7 @@ def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
     for page in answer["pages"]:
         if page.startswith("none"):
             yield f"engine    no metrics page: {page.removeprefix('none: ')}"
+    yield from _alert_lines(answer.get("alerts"))
     for event in answer["events"]:
         seconds = max(0.0, (answer["now_ns"] or 0) - event["ts_ns"]) / NS_PER_SECOND
         if event["name"] == Reason.CLOCK_JUMPED:
@@ -145,6 +146,19 @@ def _fleet_line(fleet: dict[str, Any]) -> str:
         f"{fleet['host_incidents']} incidents of idle hosts, {fleet['fleet_incidents']} of the fleet (they stand for "
         f"{fleet['covered_verdicts']} others), {fleet['repeat_offenders']} repeat offenders"
     )
+
+
+def _alert_lines(alerts: dict[str, Any] | None) -> Iterator[str]:
+    """Yield the lines about what keeps people from being told."""
+    if alerts is None:
+        return
+    if alerts["queue_begun_anew"]:
+        yield f"alerts    the queue begins anew: {alerts['queue_begun_anew']}"
+    if alerts["watchdog"].get("withheld"):
+        yield f"alerts    the watchdog's notice is withheld: {alerts['watchdog']['withheld']}"
+    for receiver, reason in alerts["troubles"].items():
+        waiting = alerts["waiting"].get(receiver, 0)
+        yield f"alerts    receiver {receiver}: {reason}; {waiting} notices wait"
 
 
 def _print_models(answer: dict[str, Any]) -> None:

@@ -1,0 +1,113 @@
+"""A YAML file as plain values, with the line of each key, so that an error can name its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from tocsin.schemas.errors import ConfigError
+
+Place = tuple[str | int, ...]
+"""Keys and list indexes that lead to a value, outermost first."""
+_MOST_BYTES: Final = 1_000_000
+_MOST_NODES: Final = 50_000
+_MOST_DEPTH: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedFile:
+    """Content of a YAML file.
+
+    Attributes:
+        path: the file.
+        value: its content as dicts, lists, texts, numbers and booleans.
+        lines: place of each value -> its line, from 1.
+    """
+
+    path: Path
+    value: object
+    lines: dict[Place, int]
+
+    def where(self, place: Place) -> str:
+        """Return file, line and key of a place; the nearest known line above it where it is not in the file."""
+        known = place
+        while known not in self.lines and known:
+            known = known[:-1]
+        key = ".".join(map(str, place))
+        return f"{self.path}:{self.lines.get(known, 1)}" + (f": {key}" if key else "")
+
+
+def read_marked(path: Path) -> MarkedFile:
+    """Return the content of a YAML file with the line of each value.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, is too large, or holds a key twice.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("alerts file", str(path), f"a text file that can be read ({error})") from error
+    if len(data) > _MOST_BYTES:
+        raise ConfigError("alerts file", str(path), f"at most {_MOST_BYTES} bytes")
+    try:
+        loader = yaml.SafeLoader(text)
+        walker = _Walker(path, loader)
+        root = loader.get_single_node()
+        value = None if root is None else walker.value_of(root, ())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else 1
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        raise ConfigError(f"{path}:{line}", "(not shown)", f"YAML ({problem})") from error
+    return MarkedFile(path, value, walker.lines)
+
+
+class _Walker:
+    """Turns YAML nodes into plain values and notes their lines."""
+
+    def __init__(self, path: Path, loader: yaml.SafeLoader) -> None:
+        self._path = path
+        self._loader = loader
+        self._count = 0
+        self.lines: dict[Place, int] = {}
+
+    def value_of(self, node: yaml.Node, place: Place) -> object:
+        """Return a node's plain value.
+
+        Raises:
+            ConfigError: too many values, too deep, a key that is no text, or a key that stands twice.
+        """
+        self._count += 1
+        line = node.start_mark.line + 1
+        if self._count > _MOST_NODES or len(place) > _MOST_DEPTH:
+            raise ConfigError(
+                f"{self._path}:{line}", "(not shown)", f"at most {_MOST_NODES} values, {_MOST_DEPTH} deep"
+            )
+        self.lines.setdefault(place, line)
+        if isinstance(node, yaml.MappingNode):
+            return self._table_of(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value_of(one, (*place, index)) for index, one in enumerate(node.value)]
+        value: object = self._loader.construct_object(node)
+        return value if isinstance(value, str | int | float | bool) or value is None else str(node.value)
+
+    def _table_of(self, node: yaml.MappingNode, place: Place) -> dict[str, object]:
+        """Return a table; see ``value_of``."""
+        table: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError(f"{self._path}:{line}", "(not shown)", "a key that is a text")
+            key = str(key_node.value)
+            inner = (*place, key)
+            if key in table:
+                where = f"{self._path}:{line}: {'.'.join(map(str, inner))}"
+                raise ConfigError(where, "given twice", f"given once; the first is in line {self.lines[inner]}")
+            self.lines[inner] = line
+            table[key] = self.value_of(value_node, inner)
+        return table

@@ -1,0 +1,353 @@
+"""The router: from lines of verdicts to notices, once for each incident and route."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tocsin.pipeline.alerts.flood import OTHER, FloodGate, FloodSummary, NoticeBudget, signature_of
+from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
+from tocsin.pipeline.alerts.routes import Route, RouteConfig, SeverityRule
+from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import Verdict, VerdictState
+
+STATE_VERSION: Final = 1
+_ENDS: Final = {
+    VerdictState.CANCELLED: NoticeKind.TAKEN_BACK,
+    VerdictState.EXPIRED: NoticeKind.LAPSED,
+    VerdictState.RESOLVED: NoticeKind.RESOLVED,
+}
+_SILENT_NOTE: Final = "tocsin has heard nothing of it since, so it may stand or not."
+_NEW_NORMAL_NOTE: Final = (
+    "Slower pace accepted: the job is not faster again, but after so long this is its normal pace."
+)
+_CHANGES_COUNT: Final = 2
+_CHANGES_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Settings of the router.
+
+    Attributes:
+        routes: the routes file.
+        max_standing_count: most incidents that are followed at once.
+        max_ended_count: most ended incidents that are remembered, so that a replay tells none again.
+        lapse_after_seconds: a told incident lapses so long after its last line expired, and so long after the start.
+    """
+
+    routes: RouteConfig
+    max_standing_count: int = 50_000
+    max_ended_count: int = 20_000
+    lapse_after_seconds: float = 3600.0
+
+
+@dataclass(slots=True)
+class ToldIncident:
+    """What was told of one incident.
+
+    Attributes:
+        verdict_id: its id.
+        detected_ns: stream time of the last line that was taken.
+        update: number of that line.
+        content: ``content_of`` the last line that was news.
+        severity: how urgent it was told.
+        expires_ns: when that line expires, if no renewal comes.
+        verdict: the last line that was news, None where only summaries tell it.
+        routes: route -> when it was told there first.
+        summaries: route -> key of the summary that stands for it there.
+    """
+
+    verdict_id: str
+    detected_ns: int
+    update: int
+    content: str
+    severity: AlertSeverity
+    expires_ns: int = 0
+    verdict: Verdict | None = None
+    routes: dict[str, int] = field(default_factory=dict)
+    summaries: dict[str, str] = field(default_factory=dict)
+
+
+def _no_silence(_verdict: Verdict, _now_ns: int) -> str:
+    """Return "": nothing is silenced."""
+    return ""
+
+
+def _uncovered(_verdict: Verdict) -> str:
+    """Return "": no fleet incident stands for a verdict."""
+    return ""
+
+
+class AlertRouter:
+    """Decides what is told on which route. It reads no clock, and its state is plain JSON.
+
+    Lines may come again after a restart. A line whose stream time is not after the last one of its incident is old
+    and tells nothing.
+
+    Attributes:
+        untold: reason -> how many lines were not told for it.
+        revision: it rises with each change of the state that a restart must not lose.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        silence: Callable[[Verdict, int], str] = _no_silence,
+        covered_by: Callable[[Verdict], str] = _uncovered,
+    ) -> None:
+        """Start with nothing told.
+
+        Args:
+            config: settings.
+            silence: returns the named reason for which a verdict is not told at a time, "" for none.
+            covered_by: returns the id of the fleet incident that stands for a verdict, "" for none.
+        """
+        self._config = config
+        self._silence = silence
+        self._covered_by = covered_by
+        self._routes = {one.name: one for one in config.routes.routes}
+        self._told: dict[str, ToldIncident] = {}
+        self._ended: dict[str, int] = {}
+        self._summaries: dict[str, FloodSummary] = {}
+        self._begin_ns = -1
+        self._gate = FloodGate(config.routes.limits)
+        self._changes = NoticeBudget(_CHANGES_SECONDS)
+        self._once: dict[str, str] = {}
+        self.untold: dict[str, int] = {}
+        self.revision = 0
+
+    @property
+    def standing_count(self) -> int:
+        """How many told incidents stand."""
+        return len(self._told)
+
+    def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> list[Notice]:
+        """Take the verdict lines of one tick, also where there are none.
+
+        Args:
+            verdicts: the lines, in stream order.
+            now_ns: the present time.
+
+        Returns:
+            What is told now, oldest first.
+        """
+        self._gate.on_time(now_ns)
+        self._changes.on_time(now_ns)
+        self._begin_ns = now_ns if self._begin_ns < 0 else self._begin_ns
+        told: list[Notice] = []
+        for one in verdicts:
+            told += self._end(one, now_ns) if one.state in _ENDS else self._stand(one, now_ns)
+        told += self._lapse(now_ns)
+        for key, summary in list(self._summaries.items()):
+            told += summary.notices(now_ns)
+            if summary.is_over(now_ns):
+                self.revision += 1
+                del self._summaries[key]
+        self._bound()
+        return told
+
+    def _stand(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
+        """Yield what a line of a standing incident tells."""
+        told = self._told.get(verdict.verdict_id)
+        if self._is_old(verdict, told):
+            return
+        if told is not None:  # also where it is silenced: it is heard of, so it does not lapse
+            told.detected_ns, told.update, told.expires_ns = verdict.detected_ns, verdict.update, verdict.expires_ns
+        routes = list(self._config.routes.routes_of(verdict))
+        if told is None and not routes:
+            return
+        rule = self._config.routes.rule_of(verdict)
+        why = self._why_untold(verdict, rule, is_told=told is not None, now_ns=now_ns)
+        if why:
+            self.untold[why] = self.untold.get(why, 0) + 1
+            return
+        content = content_of(verdict, rule.severity)
+        if told is None:
+            told = self._told[verdict.verdict_id] = ToldIncident(
+                verdict.verdict_id, verdict.detected_ns, verdict.update, content, rule.severity, verdict.expires_ns
+            )
+            if rule.is_once_an_attempt:
+                self._once[_attempt_key(verdict)] = verdict.verdict_id
+        yield from self._change(told, verdict, content, rule.severity, now_ns)
+        for new in routes:
+            yield from self._fire(new, verdict, told, now_ns)
+
+    def _why_untold(self, verdict: Verdict, rule: SeverityRule, *, is_told: bool, now_ns: int) -> str:
+        """Return the named reason for which a line of a standing incident is not told, "" for none."""
+        why = self._silence(verdict, now_ns) or ("covered_by_fleet" if self._covered_by(verdict) else "")
+        if why or is_told:
+            return why
+        if verdict.detected_ns < now_ns - self._config.routes.stale_seconds * NS_PER_SECOND:
+            return "stale"
+        return "once_an_attempt" if rule.is_once_an_attempt and _attempt_key(verdict) in self._once else ""
+
+    def _change(
+        self, told: ToldIncident, verdict: Verdict, content: str, severity: AlertSeverity, now_ns: int
+    ) -> Iterator[Notice]:
+        """Take a line of a told incident, and yield what of it is news."""
+        is_worse = severity is AlertSeverity.PAGE is not told.severity
+        told.severity = severity
+        if content == told.content or not told.routes:
+            return
+        if self._changes.count(told.verdict_id, now_ns) >= _CHANGES_COUNT and not is_worse:
+            return  # the next line tells it
+        self._changes.add(told.verdict_id, now_ns)
+        told.content, told.verdict = content, verdict
+        self.revision += 1
+        for route, told_ns in told.routes.items():
+            yield Notice(route, NoticeKind.CHANGED, severity, verdict, told_ns, now_ns)
+
+    def _fire(self, route: Route, verdict: Verdict, told: ToldIncident, now_ns: int) -> Iterator[Notice]:
+        """Yield the first notice of an incident on a route, or let a summary count it where there are too many."""
+        key = f"{route.name}/{signature_of(verdict)}"
+        if route.name in told.routes or told.summaries.get(route.name) in {key, f"{route.name}/{OTHER}"}:
+            return
+        self.revision += 1
+        if route.name in told.summaries:  # it is no longer what the summary stands for
+            self._move_out(told, route.name)
+        if key not in self._summaries and self._gate.admit(route.name, verdict, told.severity, now_ns):
+            told.routes[route.name] = now_ns
+            told.verdict = verdict
+            yield Notice(route.name, NoticeKind.FIRING, told.severity, verdict, now_ns, now_ns)
+            return
+        if key not in self._summaries and self._gate.is_crowded(route.name, verdict, told.severity, now_ns):
+            key = f"{route.name}/{OTHER}"
+        summary = self._summaries.get(key)
+        if summary is None:
+            summary = self._summaries[key] = FloodSummary.begin(key, route.name, told.severity, verdict, now_ns)
+        summary.join(verdict.verdict_id, told.severity, now_ns)
+        told.summaries[route.name] = key
+
+    def _move_out(self, told: ToldIncident, route: str) -> None:
+        """Take an incident that became one of another signature out of the summary of a route."""
+        summary = self._summaries.get(told.summaries.pop(route))
+        if summary is not None and told.verdict_id in summary.members:
+            summary.members.discard(told.verdict_id)
+            summary.total -= 1
+
+    def _end(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
+        """Yield what the end of an incident tells; one that was never told ends in silence."""
+        told = self._told.get(verdict.verdict_id)
+        if told is None or verdict.detected_ns < told.detected_ns:
+            return
+        self.revision += 1
+        del self._told[verdict.verdict_id]
+        self._ended.pop(verdict.verdict_id, None)
+        self._ended[verdict.verdict_id] = verdict.detected_ns
+        note = _NEW_NORMAL_NOTE if verdict.reason == Reason.NEW_NORMAL.value else ""
+        for route, told_ns in told.routes.items():
+            yield Notice(route, _ENDS[verdict.state], told.severity, verdict, told_ns, now_ns, note=note)
+        self._leave_summaries(told, is_cancelled=verdict.state is VerdictState.CANCELLED)
+
+    def _lapse(self, now_ns: int) -> Iterator[Notice]:
+        """Yield the end of incidents of which no line came long after the last one expired, e.g. after a lost state."""
+        grace_ns = int(self._config.lapse_after_seconds * NS_PER_SECOND)
+        if now_ns - self._begin_ns < grace_ns:
+            return
+        for told in [one for one in self._told.values() if now_ns - one.expires_ns >= grace_ns]:
+            self.revision += 1
+            del self._told[told.verdict_id]
+            self._leave_summaries(told, is_cancelled=False)
+            if told.verdict is None:
+                continue
+            end = replace(told.verdict, state=VerdictState.EXPIRED, update=told.update + 1, detected_ns=now_ns)
+            for route, told_ns in told.routes.items():
+                yield Notice(route, NoticeKind.LAPSED, told.severity, end, told_ns, now_ns, note=_SILENT_NOTE)
+
+    def _leave_summaries(self, told: ToldIncident, *, is_cancelled: bool) -> None:
+        """Take an incident that ended out of the summaries that stand for it."""
+        for key in told.summaries.values():
+            summary = self._summaries.get(key)
+            if summary is not None:
+                summary.members.discard(told.verdict_id)
+                summary.cancelled += is_cancelled
+
+    def _is_old(self, verdict: Verdict, told: ToldIncident | None) -> bool:
+        """Return whether a line, or one after it, was taken before."""
+        if told is not None:
+            return (verdict.detected_ns, verdict.update) <= (told.detected_ns, told.update)
+        return verdict.detected_ns <= self._ended.get(verdict.verdict_id, -1)
+
+    def _bound(self) -> None:
+        """Forget the oldest incidents beyond the limits."""
+        while len(self._ended) > self._config.max_ended_count:
+            del self._ended[next(iter(self._ended))]
+        while len(self._once) > self._config.max_ended_count:
+            del self._once[next(iter(self._once))]
+        excess = len(self._told) - self._config.max_standing_count
+        if excess > 0:  # first those that only a summary tells
+            for told in sorted(self._told.values(), key=lambda one: bool(one.routes))[:excess]:
+                del self._told[told.verdict_id]
+                self.untold["forgotten"] = self.untold.get("forgotten", 0) + 1
+                self._leave_summaries(told, is_cancelled=False)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {
+            "version": STATE_VERSION,
+            "told": [_told_state(one) for one in self._told.values() if one.routes],  # summaries name the others
+            "ended": self._ended,
+            "summaries": {key: one.to_state() for key, one in self._summaries.items()},
+            "gate": self._gate.to_state(),
+            "changes": self._changes.to_state(),
+            "once": self._once,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by one of ``to_state``; what was told on routes that are gone is left out.
+
+        Raises:
+            KeyError, ValueError, TypeError: it is no such state.
+        """
+        if state["version"] != STATE_VERSION:
+            raise ValueError(f"version {state['version']!r}")
+        self._summaries = {
+            key: FloodSummary.from_state(one) for key, one in state["summaries"].items() if one["route"] in self._routes
+        }
+        self._told = {}
+        for fields in state["told"]:
+            one = _told_of(fields)
+            one.routes = {route: ns for route, ns in one.routes.items() if route in self._routes}
+            one.summaries = {route: key for route, key in one.summaries.items() if key in self._summaries}
+            self._told[one.verdict_id] = one
+        for key, summary in self._summaries.items():
+            for name in summary.members:
+                known = self._told.setdefault(name, ToldIncident(name, 0, 0, "", summary.severity))
+                known.summaries[summary.route] = key
+        self._ended = {name: int(ns) for name, ns in state["ended"].items()}
+        self._gate.load_state(state["gate"])
+        self._changes.load_state(state["changes"])
+        self._once = {str(key): str(name) for key, name in state["once"].items()}
+
+
+def content_of(verdict: Verdict, severity: AlertSeverity) -> str:
+    """Return a digest of what is news where it changes: state, fault, cause, suspects, action and severity."""
+    suspects = ",".join(f"{one.component.kind.value}:{one.component.name}:{one.ranks}" for one in verdict.suspects)
+    words = (verdict.state.value, verdict.fault.value, verdict.cause, suspects, verdict.action.value, severity.value)
+    return hashlib.sha256("|".join(words).encode()).hexdigest()[:16]
+
+
+def _attempt_key(verdict: Verdict) -> str:
+    """Return cause and attempt of a verdict as one text."""
+    job = verdict.job
+    return "\n".join((job.cluster, job.job_id, str(job.attempt), verdict.cause))
+
+
+def _told_state(told: ToldIncident) -> list[Any]:
+    """Return a told incident as JSON values."""
+    event = "" if told.verdict is None else encode_verdict(told.verdict).decode()
+    head = [told.verdict_id, told.detected_ns, told.update, told.content, told.severity.value, told.expires_ns]
+    return [*head, event, told.routes, told.summaries]
+
+
+def _told_of(fields: Sequence[Any]) -> ToldIncident:
+    """Return the told incident of ``_told_state``."""
+    name, detected_ns, update, content, severity, expires_ns, event, routes, summaries = fields
+    verdict = decode_verdict(event.encode()) if event else None
+    level = AlertSeverity(severity)
+    return ToldIncident(name, detected_ns, update, content, level, expires_ns, verdict, dict(routes), dict(summaries))
