@@ -84,6 +84,10 @@ class FleetHosts:
         if leaf and host in self._all:
             self._all[host].leaf = leaf
 
+    def leaves(self) -> dict[str, str]:
+        """Return host -> its leaf switch, "": not known; any thread may ask."""
+        return {host: known.leaf for host, known in list(self._all.items())}
+
     def leaf_of(self, host: str) -> str:
         """Return the leaf switch of a host, "": not known."""
         known = self._all.get(host)

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
     from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+    from tocsin.pipeline.runtime.embedded.note_follower import attach_notes
     from tocsin.pipeline.runtime.embedded.service import EngineService
 
     raise_descriptor_limit()
@@ -110,7 +111,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         service = EngineService(_service_config(args, folder, server), store, writer=writer)
         service.attach_recordings(RecordingManager(service.engine))
-        attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
+        fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
+        attach_notes(service, folder, fleet, store.query)
         with local_token(gate, service.server.address):
             words = _serve_until_told(service, args.metrics_listen, str(address or folder))
     finally:
