@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.cli.database import add_database_arguments, database_of
+from tocsin.cli.durations import moment_ns
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.incident_html import html_of
 from tocsin.cli.incident_page import page_of, render_page
@@ -32,13 +32,10 @@ from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.incident_queries import IncidentFilter
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import json_text, plain
-from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import FaultKind, VerdictState
 
 LIST, SHOW, WATCH, CLOSE = "list", "show", "watch", "close"
 _MAX_NAMED_COUNT = 8
-_AGO: Final = re.compile(r"(\d{1,6})\s*(s|min|m|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _POLL_SECONDS: Final = 2.0
 
 
@@ -118,16 +115,7 @@ def since_of(text: str, now_ns: int) -> int:
     Raises:
         ConfigError: it is neither.
     """
-    ago = _AGO.fullmatch(text.strip())
-    if ago is not None:
-        return max(1, now_ns - int(ago[1]) * _SECONDS[ago[2]] * NS_PER_SECOND)
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return max(1, int(moment.timestamp()) * NS_PER_SECOND)
-    except (ValueError, OverflowError):
-        must = "a duration such as 30min, 2h or 3d, or a time such as 2026-11-25T03:00:00Z"
-        raise ConfigError("--since", text, must) from None
+    return moment_ns(text, "--since", now_ns, ahead=False)
 
 
 def print_list(args: argparse.Namespace, source: IncidentSource) -> None:
