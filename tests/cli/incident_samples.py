@@ -72,6 +72,8 @@ def fill(folder: Path) -> None:
         store.write_actions(list(changes_of(line, before)))
         before = standing_after(line, before)
     store.write_evidence(list(_points()))
+    said = Feedback(JOB.cluster, "story", is_true=False, note="not yet", actor="uid:1000", ts_ns=ONSET)
+    store.write_notes([said, replace(said, is_true=True, note="the fan was \x1b[31mdead", ts_ns=ONSET + SECOND)])
     store.close()
 
 

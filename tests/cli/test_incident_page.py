@@ -56,6 +56,12 @@ def section(page: str, name: str) -> list[str]:
     return found
 
 
+def test_the_latest_judgement_of_a_person_is_on_the_page(shown: tuple[str, str]) -> None:
+    [told] = section(shown[0], "feedback")
+    assert told.startswith("upheld by uid:1000: the fan was \\x1b[31mdead (20")
+    assert "upheld by uid:1000" in shown[1]
+
+
 def test_the_page_says_how_sure_it_is_and_who_saw_it(shown: tuple[str, str]) -> None:
     told = section(shown[0], "confidence")
     assert told[0] == "93%, almost sure: 1 piece of evidence by steps"

@@ -20,6 +20,7 @@ from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.schemas.errors import RowRefusedError, StoreError
+from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict
 
 MERGED_ROWS_COUNT = 10_000
@@ -40,6 +41,7 @@ class Write:
         evidence: metric series behind them.
         actions: changes of actions.
         health: host health minutes.
+        notes: judgements of verdicts and planned work.
         overdue_ns: expire open verdicts that were to be renewed by this time; 0: do not look for them.
     """
 
@@ -47,12 +49,13 @@ class Write:
     evidence: tuple[EvidencePoint, ...] = ()
     actions: tuple[ActionChange, ...] = ()
     health: tuple[HostHealth, ...] = ()
+    notes: tuple[OperatorNote, ...] = ()
     overdue_ns: int = 0
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
-        return rows_count + (self.overdue_ns > 0)
+        return rows_count + len(self.notes) + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
         """Return both writes merged, this one first."""
@@ -61,6 +64,7 @@ class Write:
             self.evidence + other.evidence,
             self.actions + other.actions,
             self.health + other.health,
+            self.notes + other.notes,
             max(self.overdue_ns, other.overdue_ns),
         )
 
@@ -173,6 +177,7 @@ class StoreWriter:
         self._rows(self._store.write_verdicts, work.verdicts)
         self._rows(self._store.write_evidence, work.evidence)
         self._rows(self._store.write_host_health, work.health)
+        self._rows(self._store.write_notes, work.notes)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
         if work.overdue_ns:
@@ -241,6 +246,7 @@ class StoreWriter:
             "evidence": sum(len(one.evidence) for one in given),
             "actions": sum(len(one.actions) for one in given),
             "health": sum(len(one.health) for one in given),
+            "notes": sum(len(one.notes) for one in given),
         }
         if any(lost.values()):
             _LOG.error("rows lost: the database is still away", extra=lost)
