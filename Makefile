@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install run test coverage test-gate test-wheel test-slow lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
+.PHONY: help install run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test       the tests that take seconds;  make test-gate: real jobs, clusters, attacks;  make test-slow: the rest"
 	@echo "make coverage   make test with branch coverage, against its floor"
 	@echo "make test-wheel the wheel as a training host installs it, on Python 3.11 and 3.12"
+	@echo "make test-peers against a real Alertmanager and Prometheus (make peers fetches them)"
 	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
 	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
@@ -65,12 +66,12 @@ run: install
 # A process for each core, up to four (each may start a Kafka and a ClickHouse of its own; tests/workers.py says which
 # runs what). A process that is lost ends the run: without that it would wait for ever. ARGS="-n0": one process.
 test: install
-	@$(BIN)/python -m pytest -m "not slow and not gate" $(SPREAD) $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not gate and not peers" $(SPREAD) $(ARGS)
 
 # The same with branch coverage; ends with a status that is not 0 below the floor in pyproject.toml (twice as long).
 coverage: install
 	@rm -f .coverage .coverage.*
-	@$(BIN)/coverage run -m pytest -m "not slow and not gate" $(SPREAD) --timeout 900 $(ARGS)
+	@$(BIN)/coverage run -m pytest -m "not slow and not gate and not peers" $(SPREAD) --timeout 900 $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --skip-covered --sort=cover | tail -n 60
 
@@ -81,6 +82,14 @@ test-gate: install
 # The wheel, installed as on a training host, for each Python that is here (ARGS=3.12: that one).
 test-wheel: install
 	@$(BIN)/python -m tests.tools.wheel $(ARGS)
+
+# Debian's Alertmanager and Prometheus, unpacked into build/peers (no root).
+peers: install
+	@$(BIN)/python -m tests.tools.peers
+
+# Against them; a peer that is missing or down is a failure.
+test-peers: peers
+	@$(BIN)/python -m pytest -m peers -n0 $(ARGS) tests/peers
 
 test-slow: install
 	@$(BIN)/python -m pytest -m slow $(ARGS)

@@ -24,6 +24,10 @@ GATE: Final = (
 """What ``make test`` leaves to ``make test-gate``: real jobs, servers and attacks, which take most of the time."""
 
 
+PEERS: Final = "tests/peers/"
+"""Tests against real programs of others, which ``make peers`` fetches; only ``make test-peers`` runs them."""
+
+
 class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """A file's tests run in one process, which makes what they share once; so do all that start a Flink."""
 
@@ -37,10 +41,12 @@ def needs_cluster(nodeid: str) -> bool:
 
 
 def mark_gate(items: list[pytest.Item]) -> None:
-    """Mark the tests of ``GATE``; a slow one stays slow."""
+    """Mark the tests of ``GATE`` and ``PEERS``; a slow one stays slow."""
     for item in items:
         if item.nodeid.startswith(GATE):
             item.add_marker("gate")
+        if item.nodeid.startswith(PEERS):
+            item.add_marker("peers")
 
 
 def longest_first(items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 """``make test-wheel``: what a training host installs, tested as it is installed.
 
 The wheel is built, installed with the locked packages into an environment of its own for each Python, and tested from
-a folder that holds ``tests/`` and no source.
+a folder that holds ``tests/``, the ``docs/`` that tests compare with the code, and no source.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def test(uv: str, environment: Path, wheel: Path, place: Path) -> int:
     python = environment / "bin/python"
     install = [uv, "pip", "install", "--quiet", "--python", str(python), "-c", str(ROOT / "constraints.txt")]
     subprocess.run([*install, f"tocsin[engine] @ {wheel.as_uri()}", *_PACKAGES], check=True)
-    shutil.copytree(ROOT / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tests", "docs"):
+        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", place)
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     flags = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not gate", "-n0")

@@ -1,0 +1,82 @@
+"""Fetch Debian's Alertmanager and Prometheus into a folder: ``python -m tests.tools.peers``.
+
+The packages are unpacked, not installed. The folder is ``build/peers``, or ``TOCSIN_PEERS``. Debian's Alertmanager
+reads its templates from one folder of the system, so they are put there, which takes root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("prometheus", "prometheus-alertmanager")
+PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager")
+TEMPLATES = Path("/usr/share/prometheus/alertmanager")
+_SECONDS = 300
+
+
+def folder() -> Path:
+    """The folder of the unpacked packages."""
+    return Path(os.environ.get("TOCSIN_PEERS", ROOT / "build" / "peers"))
+
+
+def program(name: str) -> Path:
+    """The path of one of ``PROGRAMS``."""
+    return folder() / "usr" / "bin" / name
+
+
+def missing() -> list[str]:
+    """Those of ``PROGRAMS`` that are not there."""
+    return [name for name in PROGRAMS if not os.access(program(name), os.X_OK)]
+
+
+def place_templates() -> None:
+    """Copy the templates that Alertmanager reads to their place in the system, where one is missing."""
+    for template in sorted((folder() / TEMPLATES.relative_to("/")).glob("*.tmpl")):
+        if not (TEMPLATES / template.name).exists():
+            TEMPLATES.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(template, TEMPLATES / template.name)
+            print(f"peers: {TEMPLATES / template.name} copied")
+
+
+def fetch() -> None:
+    """Download and unpack the packages; what is there already stays."""
+    target = folder()
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as download:
+        os.chmod(download, 0o755)  # noqa: PTH101  # apt drops its rights, and must write here
+        subprocess.run(["apt-get", "download", "-q", *PACKAGES], cwd=download, check=True, timeout=_SECONDS)
+        for package in sorted(Path(download).glob("*.deb")):
+            subprocess.run(["dpkg-deb", "-x", package, target], check=True, timeout=_SECONDS)
+
+
+def main() -> int:
+    """Fetch what is missing; 1 where that is impossible."""
+    if missing():
+        if shutil.which("apt-get") is None:
+            print("peers: no apt-get here: unpack prometheus and prometheus-alertmanager into", folder())
+            return 1
+        try:
+            fetch()
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"peers: the packages {', '.join(PACKAGES)} cannot be fetched: {error}", file=sys.stderr)
+            return 1
+    if left := missing():
+        print(f"peers: the packages hold no {', '.join(left)}", file=sys.stderr)
+        return 1
+    try:
+        place_templates()
+    except OSError as error:
+        print(f"peers: Alertmanager needs {TEMPLATES}: {error}; as root: make peers", file=sys.stderr)
+        return 1
+    print(f"peers: {', '.join(PROGRAMS)} in {folder()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
