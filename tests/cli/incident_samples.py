@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tests.pipeline.stores.samples import ONSET, SECOND, WAITING, verdict
+from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
 from tocsin.pipeline.incidents.proposals import changes_of, standing_after
 from tocsin.pipeline.stores.base import EvidencePoint
 from tocsin.pipeline.stores.chdb_store import ChdbStore
+from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.verdicts import (
     Action,
     ActionKind,

@@ -41,16 +41,16 @@ class Write:
         evidence: metric series behind them.
         actions: changes of actions.
         health: host health minutes.
-        notes: judgements of verdicts and planned work.
         overdue_ns: expire open verdicts that were to be renewed by this time; 0: do not look for them.
+        notes: judgements of verdicts and planned work.
     """
 
     verdicts: tuple[Verdict, ...] = ()
     evidence: tuple[EvidencePoint, ...] = ()
     actions: tuple[ActionChange, ...] = ()
     health: tuple[HostHealth, ...] = ()
-    notes: tuple[OperatorNote, ...] = ()
     overdue_ns: int = 0
+    notes: tuple[OperatorNote, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
@@ -64,8 +64,8 @@ class Write:
             self.evidence + other.evidence,
             self.actions + other.actions,
             self.health + other.health,
-            self.notes + other.notes,
             max(self.overdue_ns, other.overdue_ns),
+            self.notes + other.notes,
         )
 
 

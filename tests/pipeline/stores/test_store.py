@@ -326,5 +326,10 @@ def test_the_latest_word_of_people_is_kept(store: SqlStore) -> None:
     ]
     assert ask(store, page_queries("v1")["feedback"])[0]["is_true"] is True
     [row] = ask(store, "SELECT * EXCEPT (written) FROM tocsin.maintenance FINAL")
-    assert (row["maintenance_id"], row["target_kind"], row["target"], row["reason"]) == ("m1", "host", "n1", "new cable")
+    assert (row["maintenance_id"], row["target_kind"], row["target"], row["reason"]) == (
+        "m1",
+        "host",
+        "n1",
+        "new cable",
+    )
     assert (str(row["begins"])[:19], str(row["ends"])[:19]) == ("1970-01-01 00:00:01", "1970-01-01 00:00:03")
