@@ -124,6 +124,26 @@ def test_what_cannot_be_asked_is_one_line(
     assert all("target" not in request for request in asked)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "VERDICT"),
+        (["ab", "true"], "--note"),
+        (["ab", "--note", "n"], "true|false"),
+        (["ab", "true", "--note", "n", "--export", "x"], "left out where --export is given"),
+        (["--export", "x"], "no incident database"),
+    ],
+)
+def test_a_judgement_is_whole_and_an_export_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["feedback", *words, "--data", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert len(told.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_an_engine_both_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["maintenance", "list", "--data", str(tmp_path)]) == 2
     assert main(["feedback", "ab", "true", "--note", "n", "--data", str(tmp_path)]) == 2
