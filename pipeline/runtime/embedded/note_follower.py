@@ -14,6 +14,7 @@ from tocsin.pipeline.incidents.maintenance import KEPT_AFTER_END_NS, Maintenance
 from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, EngineRefusedError, Handler, Message
 from tocsin.pipeline.runtime.embedded.note_journal import FILE_NAME, NoteJournal
 from tocsin.pipeline.runtime.embedded.note_places import MAX_NAMED_COUNT, KnownPlaces, KnownVerdicts
+from tocsin.pipeline.runtime.embedded.operator_requests import allow_operators
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.schemas.errors import FieldError
@@ -256,6 +257,7 @@ def attach_notes(service: EngineService, folder: Path, fleet: FleetFollower, que
     follower.listeners.append(lambda note: service.writer.put(Write(notes=(note,))))  # rows: at ``start`` at first
     service.memory.proposals.maintenance = follower.book
     service.attach(follower)
+    allow_operators(service, follower.handlers())
     return follower
 
 

@@ -6,9 +6,8 @@ import argparse
 import sys
 
 from tocsin.cli.database import add_database_arguments, database, database_of
+from tocsin.cli.engine_reader import CHANGING, add_engine_arguments, channel_of
 from tocsin.cli.feedback_export import STDOUT, export
-from tocsin.cli.paths import control_socket
-from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import counted, json_text, plain
 
@@ -25,10 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--export", metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_database_arguments(parser)
+    add_engine_arguments(parser, CHANGING)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tell the engine that holds the data folder, or export what was said; return the exit status.
+    """Tell the engine of the data folder or of another machine, or export what was said; return the exit status.
 
     Raises:
         ConfigError: a word or flag is missing, or too many.
@@ -36,15 +36,15 @@ def run(args: argparse.Namespace) -> int:
         StoreError: the database cannot be asked.
     """
     check_flags(args)
-    data, address = database_of(args)
     if args.export is not None:
-        with database(data, address) as ask:
+        with database(*database_of(args)) as ask:
             count = export(ask, args.export)
         if args.export != STDOUT:
             print(f"{counted(count, 'judged verdict')} in {plain(args.export)}", file=sys.stderr)
         return 0
-    client = ControlClient(control_socket(data))
-    answer = client.call("feedback", id=args.verdict, is_true=args.judgement == TRUE, note=args.note)
+    answer = channel_of(args, CHANGING).call(
+        "feedback", id=args.verdict, is_true=args.judgement == TRUE, note=args.note
+    )
     if args.json:
         print(json_text({name: value for name, value in answer.items() if name not in ("ok", "kind")}))
         return 0
@@ -65,5 +65,7 @@ def check_flags(args: argparse.Namespace) -> None:
             raise ConfigError(name, "", "given: tocsin feedback VERDICT true|false --note TEXT, or --export FILE")
         if args.export is not None and value is not None:
             raise ConfigError(name, value, "left out where --export is given")
+    if args.export is not None and args.engine:
+        raise ConfigError("--engine", args.engine, "left out: judgements are exported from a database")
     if args.export is None and args.clickhouse:
         raise ConfigError("--clickhouse", args.clickhouse, "left out: it is the engine that takes a judgement")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tocsin.cli.database import add_database_arguments, database_of
 from tocsin.cli.durations import moment_ns
-from tocsin.cli.engine_reader import add_engine_arguments, reader_of
+from tocsin.cli.engine_reader import CHANGING, add_engine_arguments, channel_of, reader_of
 from tocsin.cli.incident_html import html_of
 from tocsin.cli.incident_page import page_of, render_page
 from tocsin.cli.incident_source import (
@@ -26,8 +26,6 @@ from tocsin.cli.incident_source import (
 from tocsin.cli.incident_text import as_json, render
 from tocsin.cli.incident_watch import follow_database, follow_engine, watcher_of
 from tocsin.cli.main import EXIT_ERROR
-from tocsin.cli.paths import control_socket
-from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.incident_queries import IncidentFilter
 from tocsin.schemas.errors import ConfigError
@@ -64,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
     """Do what the words say; return the exit status, 2 if no engine judges (what is shown may be out of date)."""
     verb, wanted = asked_of(args.words)
     check_flags(args, verb)
-    reader = reader_of(args)
     if verb == CLOSE:
-        return close(args, str(wanted), is_remote=reader is not None)
+        return close(args, str(wanted))
+    reader = reader_of(args)
     source: IncidentSource = DatabaseSource(*database_of(args)) if reader is None else RemoteSource(reader)
     if verb == WATCH:
         return watch(args, source, is_remote=reader is not None)
@@ -193,19 +191,16 @@ def asked_of(words: Sequence[str]) -> tuple[str, str | None]:
     return words[0], words[1]
 
 
-def close(args: argparse.Namespace, wanted: str, *, is_remote: bool) -> int:
-    """Close an incident over the control socket of the engine that holds it.
+def close(args: argparse.Namespace, wanted: str) -> int:
+    """Close an incident of the data folder's engine, or as an operator of one on another machine.
 
     Raises:
-        ConfigError: there is no note, or the engine is on another machine.
-        EngineError: no engine runs, or it holds no such incident.
+        ConfigError: there is no note, or no credential of an operator.
+        EngineError: no engine runs, or it holds no such incident, or it refuses.
     """
-    if is_remote:
-        raise ConfigError("--engine", args.engine, "left out: incidents are closed on the engine's own machine")
     if not args.note.strip():
         raise ConfigError("--note", args.note, "a sentence: why the incident is closed")
-    data, _ = database_of(args)
-    answer = ControlClient(control_socket(data)).call("incident_close", id=wanted, note=args.note)
+    answer = channel_of(args, CHANGING).call("incident_close", id=wanted, note=args.note)
     told = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
     print(plain(f"{told}; 'incidents show' tells it in about two seconds"))
     return 0
