@@ -92,6 +92,8 @@ def test_an_operator_plans_judges_and_closes_and_its_name_is_kept(ground: Ground
     assert ground.ask("maintenance", "list", "--json") == 0
     [work] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (work["target"], work["actor"]) == ("n9", "operator:some-operator")
+    ground.ask("status", name="some-reader")
+    assert "work      1 going on, 0 planned for later" in capsys.readouterr().out
     assert ground.ask("maintenance", "end", work["maintenance_id"][:6]) == 0
     assert "over: host n9" in capsys.readouterr().out
 

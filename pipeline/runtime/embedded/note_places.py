@@ -80,6 +80,9 @@ class KnownPlaces:
         if not named and kind is not None:
             clusters = {at for at, _ in known} if cluster is None else {str(cluster)}
             named = [(at, Component(kinds[0], wanted)) for at in clusters]
+        if not named and kind is not None:
+            text = f"no cluster was ever heard of: name that of {wanted[:80]!r} with --cluster"
+            raise EngineRefusedError(text, MaintenanceReason.UNKNOWN_TARGET.value)
         if not named:
             text = f"{wanted[:80]!r}: {MaintenanceReason.UNKNOWN_TARGET.meaning} (--kind host, leaf or job, --cluster)"
             raise EngineRefusedError(text, MaintenanceReason.UNKNOWN_TARGET.value)

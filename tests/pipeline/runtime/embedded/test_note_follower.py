@@ -103,6 +103,14 @@ def test_a_job_is_a_target_and_a_new_name_needs_its_kind(life: NotedLife) -> Non
     assert life.plan(target="new-host", kind="host")["cluster"] == job.cluster
 
 
+def test_work_can_be_planned_before_anything_is_heard(tmp_path: Path) -> None:
+    life = NotedLife(tmp_path, JobShape(leaf_hosts_count=4))
+    with pytest.raises(EngineRefusedError, match="--cluster"):
+        life.plan(target="n3", kind="host")
+    assert life.plan(target="n3", kind="host", cluster="c")["cluster"] == "c"
+    life.end()
+
+
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
