@@ -153,11 +153,15 @@ def test_nobody_is_told_of_a_jobs_failure_under_its_planned_work_until_it_ends(l
     reasons: list[str] = []
     life.job.kill(3)
 
+    released: list[Verdict] = []
+
     def ask(_second: int) -> None:
         reasons.extend(untold(life, one) for one in life.service.engine.live_verdicts())
+        released.extend(life.notes.released)
 
     life.run(15, ask)
     assert set(reasons) == {"under_maintenance"}
+    assert released == []
     life.kill()
     life.start()  # the plan is known before the first verdict: the journal's seconds are judged again
     until(lambda: life.service.writer.waiting_count == 0)
@@ -169,6 +173,7 @@ def test_nobody_is_told_of_a_jobs_failure_under_its_planned_work_until_it_ends(l
     until(lambda: ActionState.PROPOSED in {one.state for one in life.newest_actions()})
     [found] = life.incidents().values()
     assert found.state in (VerdictState.OPEN, VerdictState.CONFIRMED)
+    assert [(one.verdict_id, one.update) for one in released] == [(found.verdict_id, found.update)], "told at once"
 
 
 def test_a_persons_word_reaches_the_fleet_and_so_does_its_contrary(life: OnceUpheld) -> None:

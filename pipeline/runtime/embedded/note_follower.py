@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.feedback import KEPT_NS, FeedbackBook
+from tocsin.pipeline.incidents.held_lines import HeldLines, parts_of
 from tocsin.pipeline.incidents.maintenance import KEPT_AFTER_END_NS, MaintenanceBook, MaintenanceReason
 from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, EngineRefusedError, Handler, Message
 from tocsin.pipeline.runtime.embedded.note_journal import FILE_NAME, NoteJournal
@@ -52,6 +53,8 @@ class NoteFollower:
     Attributes:
         name: ``notes``.
         book: the planned work; any thread may ask it.
+        released: lines of this tick's verdicts that planned work covers no more, for followers after this one; they
+            were published and stored before.
         listeners: each gets all kept notes at the start, and each new one once it is on the disk, from any thread.
     """
 
@@ -79,13 +82,16 @@ class NoteFollower:
         self._feedback = FeedbackBook()
         self._pruned_ns = 0
         self.book = MaintenanceBook(places.leaf_of)
+        self.released: Sequence[Verdict] = ()
+        self._held = HeldLines(self.book)
         self.listeners: list[Listener] = []
         for note in journal.read():
             self._remember(note)
 
-    def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> Sequence[Verdict]:  # noqa: ARG002  # protocol
-        """Remember which verdicts are told; return none."""
+    def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> Sequence[Verdict]:
+        """Remember which verdicts are told, and note what planned work releases; return none."""
         self._verdicts.take(verdicts)
+        self.released = self._held.on_verdicts(verdicts, now_ns)
         return ()
 
     def start(self) -> None:
@@ -123,12 +129,14 @@ class NoteFollower:
         }
 
     def snapshot(self) -> dict[str, bytes]:
-        """Return the verdicts that were told as one part; the notes have a file of their own."""
-        return {_PART: pack_state(self._verdicts.to_state())}
+        """Return the verdicts that were told and those that are held; the notes have a file of their own."""
+        return {_PART: pack_state({"told": self._verdicts.to_state(), "held": self._held.to_state()})}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Replace the verdicts that were told by those of a snapshot."""
-        self._verdicts.load_state(unpack_state(parts, _PART) if _PART in parts else ())
+        """Replace the verdicts that were told, and those that are held, by those of a snapshot."""
+        state = parts_of(unpack_state(parts, _PART) if _PART in parts else [])
+        self._verdicts.load_state(state["told"])
+        self._held.load_state(state["held"])
 
     def _plan(self, request: Message) -> Message:
         """Plan work: ``target kind cluster for_seconds begin_ns reason`` in, the work out."""
