@@ -56,6 +56,8 @@ class Role(StrEnum):
     """Sends the scheduler's events about any host, and nothing else."""
     READER = "reader"
     """Sends nothing; reads only."""
+    OPERATOR = "operator"
+    """Sends no records; asks like a reader, and plans work, judges verdicts and closes incidents."""
     EXECUTOR = "executor"
     """Carries out actions: reads verdicts and sends no telemetry."""
     TRAINER = "trainer"

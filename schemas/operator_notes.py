@@ -30,7 +30,7 @@ class Feedback:
         verdict_id: id of the verdict.
         is_true: whether the verdict was right: its suspects were at fault, or nobody was where it names nobody.
         note: why, in the person's words; "" for none.
-        actor: who says so: ``uid:1000`` on a control socket, the credential's id over a network.
+        actor: who says so: ``uid:1000`` on a control socket, ``operator:NAME`` with a credential over a network.
         ts_ns: when it was said.
     """
 

@@ -20,7 +20,7 @@ BY_SIGNATURE: Final = "signature"
 BY_NOTHING: Final = "nothing"
 WAYS: Final = (BY_UID, BY_SECRET, BY_CERTIFICATE, BY_SIGNATURE, BY_NOTHING)
 """Kinds of proof of identity; ``nothing`` means that the engine was explicitly started without authentication."""
-_SILENT: Final = (Role.READER, Role.EXECUTOR)
+_SILENT: Final = (Role.READER, Role.OPERATOR, Role.EXECUTOR)
 """Roles that may send no records, not even ticks."""
 
 
@@ -39,6 +39,17 @@ class Principal:
     role: Role = Role.AGENT
     by: str = BY_NOTHING
     credential: Credential | None = None
+
+    @property
+    def actor(self) -> str:
+        """Who acts, for what is kept of their requests: role and the credential's name, or its id if it has any name.
+
+        It is "" without a credential.
+        """
+        if self.credential is None:
+            return ""
+        own = self.credential.key_id if self.credential.name == ANY_NAME else self.credential.name
+        return f"{self.role.value}:{own}"
 
     @property
     def label(self) -> str:

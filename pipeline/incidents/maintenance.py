@@ -31,6 +31,9 @@ class MaintenanceReason(NamedReason):
     AMBIGUOUS = "ambiguous", "The beginning of an id, or a name, means several things."
     UNKNOWN_TARGET = "unknown_target", "No host, leaf or job of this name was ever heard of: name its kind."
     IN_THE_PAST = "in_the_past", "Work is planned from now on: what was told before is not taken back."
+    TOO_LONG = "too_long", "Planned work lasts at most 30 days: plan it again when it lasts longer."
+    TOO_FAR = "too_far", "Planned work begins within 90 days."
+    NOT_KEPT = "not_kept", "The disk refuses it: nothing has changed."
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Action, Component, Verdict
 
@@ -185,6 +186,10 @@ class Store(Protocol):
 
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """Insert states of jobs; the newest of each attempt is kept."""
+        ...
+
+    def write_notes(self, notes: Sequence[OperatorNote]) -> None:
+        """Insert judgements of verdicts and planned work; the latest word on each is kept."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:

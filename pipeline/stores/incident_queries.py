@@ -60,6 +60,10 @@ _PAGE: Final[Mapping[str, str]] = {
         " FROM tocsin.incident_evidence FINAL WHERE verdict_id = unhex('{}')"
         " ORDER BY metric, component, ts DESC LIMIT 5000"
     ),
+    "feedback": (
+        "SELECT is_true, note, actor, ts FROM tocsin.feedback FINAL WHERE verdict_id = unhex('{}')"
+        " ORDER BY ts DESC LIMIT 1"
+    ),
 }
 _PAGES: Final = re.compile("|".join(re.sub(r"\\{0?\\}", "[0-9a-f]*", re.escape(one)) for one in _PAGE.values()))
 
@@ -135,6 +139,7 @@ def page_queries(verdict_id: str) -> dict[str, str]:
 
     ``updates``: its history. ``actions``: what was asked for. ``told``: suspects and evidence as JSON. ``others``:
     cancelled incidents of the same job at the same time. ``points``: series of suspects and peers.
+    ``feedback``: the latest judgement of a person.
     """
     return {name: query.format(_hex(verdict_id)) for name, query in _PAGE.items()}
 

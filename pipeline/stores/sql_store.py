@@ -16,9 +16,11 @@ from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.alert_rows import alert_sent_row
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
+from tocsin.pipeline.stores.note_rows import feedback_row, maintenance_row
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
+from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Verdict
 
@@ -208,6 +210,11 @@ class SqlStore:
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """See ``Store.write_job_status``."""
         self._insert_all("job_status", states, rows.job_status_row)
+
+    def write_notes(self, notes: Sequence[OperatorNote]) -> None:
+        """See ``Store.write_notes``."""
+        self._insert_all("feedback", [one for one in notes if isinstance(one, Feedback)], feedback_row)
+        self._insert_all("maintenance", [one for one in notes if isinstance(one, Maintenance)], maintenance_row)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """See ``Store.expire_overdue``."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tests.pipeline.stores.samples import ONSET, SECOND, WAITING, verdict
+from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
 from tocsin.pipeline.incidents.proposals import changes_of, standing_after
 from tocsin.pipeline.stores.base import EvidencePoint
 from tocsin.pipeline.stores.chdb_store import ChdbStore
+from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.verdicts import (
     Action,
     ActionKind,
@@ -72,6 +73,8 @@ def fill(folder: Path) -> None:
         store.write_actions(list(changes_of(line, before)))
         before = standing_after(line, before)
     store.write_evidence(list(_points()))
+    said = Feedback(JOB.cluster, "story", is_true=False, note="not yet", actor="uid:1000", ts_ns=ONSET)
+    store.write_notes([said, replace(said, is_true=True, note="the fan was \x1b[31mdead", ts_ns=ONSET + SECOND)])
     store.close()
 
 

@@ -70,6 +70,39 @@ def test_a_table_by_set_and_by_kind(many: Path, capsys: pytest.CaptureFixture[st
     assert any(line.startswith("hang ") for line in lines)
 
 
+def test_what_people_said_is_compared(many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(many / "a")]) == 0
+    lines = [json.loads(line) for line in (many / "a" / "verdicts.jsonl").read_text().splitlines()]
+    last = {line["id"]: line for line in lines}
+    manifest = json.loads((many / "a" / "manifest.json").read_text())
+    said = [
+        {
+            "verdict_id": verdict_id,
+            "cluster": manifest["cluster"],
+            "job_id": manifest["job_id"],
+            "attempt": manifest["attempt"],
+            "fault": line["fault"],
+            "suspects": [one["name"] for one in line["suspects"]],
+            "onset_ns": line["onset_ns"],
+            "changed_ns": line["detected_ns"],
+            "is_true": at == 0,
+        }
+        for at, (verdict_id, line) in enumerate(last.items())
+    ]
+    file = tmp_path / "said.jsonl"
+    file.write_text("\n".join(map(json.dumps, said)))
+    capsys.readouterr()
+
+    assert main(["backtest", str(many / "a"), "--detectors", "ours", "--feedback", str(file), "--json"]) == 0
+    found = told(capsys)["sets"]["ours"]["feedback"]
+    denied = len(said) - 1
+    assert found == {"upheld": 1, "found": 1, "denied": denied, "repeated": denied, "unjudged": 0}
+
+    file.write_text("[]")
+    assert main(["backtest", str(many), "--feedback", str(file)]) == 2
+    assert "line 1" in capsys.readouterr().err
+
+
 def test_pages_are_written_well_formed_and_linked(many: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "deep"
     for _ in range(2):  # the second time over the first one's

@@ -11,8 +11,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.cli.incident_samples import EVIL
+from tests.pipeline.stores.samples import ONSET
 from tocsin.cli.incidents import since_of
 from tocsin.cli.main import main
+from tocsin.pipeline.lab.backtest.people import read_judged
 from tocsin.pipeline.stores.incident_queries import IncidentFilter, incidents_query, is_incidents_query, page_queries
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import plain
@@ -54,6 +56,26 @@ def section(page: str, name: str) -> list[str]:
         if current == name:
             found.append(line[13:])
     return found
+
+
+def test_the_latest_judgement_of_a_person_is_on_the_page(shown: tuple[str, str]) -> None:
+    [told] = section(shown[0], "feedback")
+    assert told.startswith("upheld by uid:1000: the fan was \\x1b[31mdead (20")
+    assert "upheld by uid:1000" in shown[1]
+
+
+def test_judged_verdicts_are_exported_as_backtest_reads_them(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    command = [sys.executable, "-m", "tocsin", "feedback", "--data", str(data), "--export"]
+    done = subprocess.run([*command, str(file)], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == f"1 judged verdict in {file}\n"
+    [judged] = read_judged(file)
+    assert (judged.verdict_id, judged.is_true, judged.fault) == ("story", True, "fail_slow")
+    assert (judged.suspects, judged.onset_ns) == (("n3",), ONSET)
+    assert json.loads(file.read_text())["actor"] == "uid:1000"
+
+    done = subprocess.run([*command, "-"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == file.read_text()
 
 
 def test_the_page_says_how_sure_it_is_and_who_saw_it(shown: tuple[str, str]) -> None:

@@ -84,6 +84,10 @@ class FleetHosts:
         if leaf and host in self._all:
             self._all[host].leaf = leaf
 
+    def leaves(self) -> dict[str, str]:
+        """Return host -> its leaf switch, "": not known; any thread may ask."""
+        return {host: known.leaf for host, known in list(self._all.items())}
+
     def leaf_of(self, host: str) -> str:
         """Return the leaf switch of a host, "": not known."""
         known = self._all.get(host)
@@ -142,6 +146,13 @@ class FleetHosts:
         """Return planned work that goes on now on a host or its leaf; None: there is none."""
         targets = {Component(ComponentKind.HOST, host), Component(ComponentKind.LEAF, self.leaf_of(host))}
         return next((one for one in self._works.values() if one.target in targets and one.is_on(now_ns)), None)
+
+    def is_planned(self, job_id: str, host: str, at_ns: int) -> bool:
+        """Return whether work was planned at a time on a host, its leaf switch, or the job that it ran."""
+        if self.work_on(host, at_ns) is not None:
+            return True
+        job = Component(ComponentKind.JOB, job_id)
+        return any(one.target == job and one.is_on(at_ns) for one in self._works.values())
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as a JSON-able object."""

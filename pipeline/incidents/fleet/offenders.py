@@ -1,8 +1,11 @@
-"""Hosts whose faults were upheld again and again, by people or by checks."""
+"""Hosts whose faults were upheld again and again, by people or by checks.
+
+What began under planned work of the host, its leaf switch or its job never counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,15 +41,25 @@ class Offender:
 class Offenders:
     """Verdicts by id and what became of them; the oldest are forgotten first."""
 
-    def __init__(self, config: FleetConfig) -> None:
-        """Start without verdicts."""
+    def __init__(self, config: FleetConfig, is_planned: Callable[[str, str, int], bool]) -> None:
+        """Start without verdicts.
+
+        Args:
+            config: settings.
+            is_planned: function (job, host, time in ns) -> whether work was planned there.
+        """
         self._config = config
+        self._is_planned = is_planned
         self._all: dict[str, _Accusation] = {}
+        self._words: dict[str, Feedback] = {}
+        """Verdict id -> a person's word on a verdict that is not known: it may come again after a restart."""
 
     def take(self, verdict: Verdict) -> None:
         """Remember a verdict about hosts; a failed check on a suspect upholds it."""
-        hosts = [one.component.name for one in verdict.suspects if one.component.kind is ComponentKind.HOST]
+        named = [one.component.name for one in verdict.suspects if one.component.kind is ComponentKind.HOST]
+        hosts = [host for host in named if not self._is_planned(verdict.job.job_id, host, verdict.onset_ns)]
         if not hosts:
+            self._all.pop(verdict.verdict_id, None)
             return
         checked = {one.host for one in verdict.witnesses if one.kind is WitnessKind.CHECK}
         known = self._all.get(verdict.verdict_id)
@@ -56,13 +69,21 @@ class Offenders:
         if not fresh.judged_ns and checked & set(hosts):
             fresh.is_upheld, fresh.judged_ns = True, verdict.detected_ns
         self._all[verdict.verdict_id] = fresh
+        said = self._words.pop(verdict.verdict_id, None)
+        if said is not None:
+            self.judge(said)
         while len(self._all) > self._config.max_covered_count:
             del self._all[next(iter(self._all))]
 
     def judge(self, said: Feedback) -> None:
         """Let a person's word count for a verdict, unless a later one counts already."""
         known = self._all.get(said.verdict_id)
-        if known is not None and said.ts_ns >= known.judged_ns:
+        if known is None:
+            self._words.pop(said.verdict_id, None)
+            self._words[said.verdict_id] = said
+            while len(self._words) > self._config.max_covered_count:
+                del self._words[next(iter(self._words))]
+        elif said.ts_ns >= known.judged_ns:
             known.is_upheld, known.judged_ns = said.is_true, said.ts_ns
 
     def found(self, now_ns: int) -> Iterator[Offender]:
@@ -86,10 +107,16 @@ class Offenders:
         """Return whether a host is a repeat offender now."""
         return any(one.host == host for one in self.found(now_ns))
 
-    def to_state(self) -> list[Any]:
+    def to_state(self) -> dict[str, Any]:
         """Return the state as a JSON-able object."""
-        return [[verdict_id, asdict(one)] for verdict_id, one in self._all.items()]
+        return {
+            "all": [[verdict_id, asdict(one)] for verdict_id, one in self._all.items()],
+            "words": [asdict(one) for one in self._words.values()],
+        }
 
-    def load_state(self, state: list[Any]) -> None:
-        """Restore the state that ``to_state`` returned."""
-        self._all = {verdict_id: _Accusation(**fields) for verdict_id, fields in state}
+    def load_state(self, state: Mapping[str, Any] | list[Any]) -> None:
+        """Restore the state that ``to_state`` returned; an older version returned the verdicts only."""
+        known = state["all"] if isinstance(state, Mapping) else state
+        words = [Feedback(**fields) for fields in state["words"]] if isinstance(state, Mapping) else []
+        self._all = {verdict_id: _Accusation(**fields) for verdict_id, fields in known}
+        self._words = {one.verdict_id: one for one in words}

@@ -60,7 +60,7 @@ class FleetView:
         self.hosts = FleetHosts(config)
         self._book = FleetBook(config, self.cluster)
         self._floods = Floods(config, self.hosts, self._book)
-        self._offenders = Offenders(config)
+        self._offenders = Offenders(config, self.hosts.is_planned)
         self._samples: dict[tuple[str, str], list[int]] = {}
         """Host and signal -> times of consecutive samples of an idle host."""
         self._standing: dict[tuple[str, str, str], Signal] = {}
@@ -112,6 +112,8 @@ class FleetView:
             if event.name == names.INCIDENT_CLOSE:
                 self._close_by_human(event, now_ns)
                 continue
+            if event.name == names.AGENT:
+                self._on_agent(event, now_ns)
             if event.name not in HARDWARE_EVENTS:
                 continue
             signal = signal_of(event)
@@ -143,9 +145,13 @@ class FleetView:
         if said.cluster != self.cluster:
             return
         self._offenders.judge(said)
+        if said.is_true:
+            return
         key = self._book.key_of(said.verdict_id)
-        if key and not said.is_true:
-            self._close(key, now_ns, VerdictState.CANCELLED, FleetReason.DENIED, f"{said.actor}: {said.note}")
+        freed = [one for one in self._book.live if one.startswith("repeat/")]
+        freed = [one for one in freed if not self._offenders.is_one(one.removeprefix("repeat/"), now_ns)]
+        for one in {key, *freed} - {""}:
+            self._close(one, now_ns, VerdictState.CANCELLED, FleetReason.DENIED, f"{said.actor}: {said.note}")
 
     def on_time(self, now_ns: int) -> list[Verdict]:
         """Return the lines that became due; call it once a second.
@@ -162,6 +168,7 @@ class FleetView:
         self._now_ns = now_ns
         self._floods.look(now_ns)
         self._look_at_standing(now_ns)
+        self._end_works(now_ns)
         self._cover_own(now_ns)
         self._age(now_ns)
         self._tell_offenders(now_ns)
@@ -211,6 +218,8 @@ class FleetView:
             key = f"host/{host}/{name}"
             if now_ns - signal.ts_ns < self._config.sample_gap_ns or key in self._book.live:
                 continue
+            if self.hosts.work_on(host, now_ns) is not None:
+                continue  # a port without its cable: told where it stands when the work has ended
             if signal.ts_ns > self._closed_ns.get(key, 0) and not self.hosts.is_busy(host, now_ns):
                 self._open_of_host(signal, signal.ts_ns, now_ns)
 
@@ -239,6 +248,26 @@ class FleetView:
         )
         verdict = self._book.open(key, opening, now_ns)
         self._floods.add_member(verdict.verdict_id, signal.name, [signal.host], own_word=True)
+
+    def _on_agent(self, event: Event, now_ns: int) -> None:
+        """Resolve what a host reported before its agent began anew under planned work: it was booted."""
+        is_start = event.payload.get("edge") == "start" and "age_seconds" not in event.payload
+        if not is_start or self.hosts.work_on(event.host, event.ts_ns) is None:
+            return
+        for at in [at for at, one in self._standing.items() if at[0] == event.host and one.ts_ns <= event.ts_ns]:
+            del self._standing[at]
+        for key in [key for key in self._book.live if key.startswith(f"host/{event.host}/")]:
+            name = key.split("/", 2)[2]
+            if max(self._floods.last_ns(name, event.host), self._book.live[key].onset_ns) <= event.ts_ns:
+                self._floods.unsaw(name, event.host)
+                self._close(key, now_ns, VerdictState.RESOLVED, FleetReason.BOOTED)
+
+    def _end_works(self, now_ns: int) -> None:
+        """Propose an action for each host whose planned work has ended while its incident stands."""
+        for key, verdict in list(self._book.live.items()):
+            is_held = key.startswith("host/") and verdict.action is ActionKind.NONE
+            if is_held and self.hosts.work_on(key.split("/", 2)[1], now_ns) is None:
+                self._book.change(key, now_ns, FleetReason.WORK_ENDED.value, action=ActionKind.DRAIN)
 
     def _well(self, event: Event, now_ns: int) -> None:
         """Close the incidents of a part that is reported as well."""

@@ -14,6 +14,7 @@ from tocsin.pipeline.lab.backtest.markup import (
     table,
     text,
 )
+from tocsin.pipeline.lab.backtest.people import FeedbackTally
 from tocsin.pipeline.lab.backtest.trial import Trial, TrialAnswer, fault_name
 from tocsin.pipeline.recording.score import Score, add_up, by_kind
 from tocsin.schemas.records import NS_PER_SECOND
@@ -49,6 +50,7 @@ class SetFigures:
         causes: score by cause.
         abstained: reason -> number of recordings that the set could not judge; their faults count as missed.
         healthy_false_count: false accusations in recordings without a fault.
+        feedback: how it compares with what people said, None: nobody's words were given.
     """
 
     name: str
@@ -57,6 +59,7 @@ class SetFigures:
     causes: dict[str, Score]
     abstained: Counter[str] = field(default_factory=Counter)
     healthy_false_count: int = 0
+    feedback: FeedbackTally | None = None
 
     def to_object(self) -> dict[str, Any]:
         """Return the figures as a JSON object, with the names of ``tocsin score --json`` and the counts not judged."""
@@ -65,6 +68,7 @@ class SetFigures:
             "kinds": {name: score.to_object() for name, score in self.kinds.items()},
             "causes": {name: score.to_object() for name, score in self.causes.items()},
             "not_judged": dict(sorted(self.abstained.items())),
+            **({} if self.feedback is None else {"feedback": self.feedback.to_object()}),
         }
 
 
@@ -80,7 +84,9 @@ def figures_of(trials: Sequence[Trial]) -> list[SetFigures]:
         healthy = sum(
             answer.false_count for trial, answer in zip(trials, answers_of_set, strict=True) if not trial.faults
         )
-        found.append(SetFigures(name, total, by_kind(scores), causes, abstained, healthy))
+        tallies = [answer.feedback for answer in answers_of_set if answer.feedback is not None]
+        feedback = sum(tallies, FeedbackTally()) if tallies else None
+        found.append(SetFigures(name, total, by_kind(scores), causes, abstained, healthy, feedback))
     return found
 
 
@@ -118,7 +124,8 @@ def _answer_object(answer: TrialAnswer) -> dict[str, Any]:
         for one in answer.accusations
     ]
     missed = None if answer.score is None else answer.missed_count
-    return {"accusations": accusations, "missed": missed, "not_judged": answer.reason and answer.reason.value}
+    told = {"accusations": accusations, "missed": missed, "not_judged": answer.reason and answer.reason.value}
+    return told if answer.feedback is None else {**told, "feedback": answer.feedback.to_object()}
 
 
 HEAD = ("set", "faults", "hits", "precision", "recall", "F1", "false", "per machine-day", "median s", "90 % s")
@@ -141,6 +148,15 @@ def cells(name: str, score: Score) -> tuple[str, ...]:
     )
 
 
+FEEDBACK_HEAD = ("what people said", "upheld", "found", "denied", "repeated", "unjudged")
+"""Headings of the table that compares each detector set with what people said."""
+
+
+def _feedback_cells(name: str, tally: FeedbackTally) -> tuple[str, ...]:
+    """Return a row of the table under ``FEEDBACK_HEAD``."""
+    return name, *map(str, tally.to_object().values())
+
+
 def _number(value: float | None, digits: int) -> str:
     """Return a number with so many digits as text, "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
@@ -154,6 +170,8 @@ def not_judged(figures: SetFigures) -> str:
 def table_lines(figures: Sequence[SetFigures]) -> list[str]:
     """Return the table by set as lines for a terminal, with the recordings not judged below it."""
     lines = lined_up([HEAD, *(cells(one.name, one.total) for one in figures)])
+    told = [_feedback_cells(one.name, one.feedback) for one in figures if one.feedback is not None]
+    lines += ["", *lined_up([FEEDBACK_HEAD, *told])] if told else []
     return [*lines, *(f"{one.name} could not judge: {answer}" for one in figures if (answer := not_judged(one)))]
 
 
@@ -206,6 +224,7 @@ def index_page(cases: Sequence[CaseRow]) -> str:
             [(*map(text, cells(one.name, one.total)), text(not_judged(one))) for one in figures],
             numbers=range(1, len(HEAD)),
         ),
+        *_feedback_table(figures),
         "<h2>Cases, misses and false accusations first</h2>",
         table(
             ("case", "machines", "length", "truth", *(one.name for one in figures)),
@@ -214,6 +233,13 @@ def index_page(cases: Sequence[CaseRow]) -> str:
         ),
     ]
     return page("backtest", body)
+
+
+def _feedback_table(figures: Sequence[SetFigures]) -> list[str]:
+    """Return the HTML table that compares the sets with what people said; none where nobody's words were given."""
+    told = [_feedback_cells(one.name, one.feedback) for one in figures if one.feedback is not None]
+    rows = [tuple(map(text, cells_of)) for cells_of in told]
+    return [table(FEEDBACK_HEAD, rows, numbers=range(1, len(FEEDBACK_HEAD)))] if rows else []
 
 
 def _row(case: CaseRow, set_count: int) -> tuple[str, ...]:

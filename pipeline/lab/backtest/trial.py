@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tocsin.pipeline.lab.backtest.people import FeedbackTally, JudgedVerdict, judged_in, tally_of
 from tocsin.pipeline.lab.backtest.runner import Opinion, Runner
 from tocsin.pipeline.recording.score import (
     FolderScore,
@@ -56,12 +57,14 @@ class TrialAnswer:
         accusations: its accusations, in order of time.
         score: score against the truth, None without a truth.
         reason: why the set could not judge the recording, None if it could.
+        feedback: how it compares with what people said, None: nobody's words were given.
     """
 
     name: str
     accusations: tuple[TrialAccusation, ...]
     score: FolderScore | None
     reason: Reason | None = None
+    feedback: FeedbackTally | None = None
 
     @property
     def missed_count(self) -> int:
@@ -100,23 +103,34 @@ def fault_name(fault: Mapping[str, Any]) -> str:
     return str(fault.get("cause") or fault.get("kind") or "fault")
 
 
-def judge(recording: Recording, runners: Iterable[Runner]) -> Trial:
-    """Let every runner judge a recording, and score the answers as ``tocsin score`` does."""
+def judge(recording: Recording, runners: Iterable[Runner], judged: Sequence[JudgedVerdict] | None = None) -> Trial:
+    """Let every runner judge a recording, and score the answers as ``tocsin score`` does.
+
+    Args:
+        recording: the recording.
+        runners: the detector sets.
+        judged: verdicts that people judged, of whatever job; None: they are not compared.
+    """
     truth, manifest = recording.truth, recording.manifest
     faults = None if truth is None else tuple(truth["faults"])
     days = machine_days_of(recording)
-    answers = tuple(_scored(runner.name, runner.judge(recording), faults, days) for runner in runners)
+    said = None if judged is None else judged_in(judged, manifest)
+    answers = tuple(_scored(runner.name, runner.judge(recording), (faults, days, said)) for runner in runners)
     return Trial(manifest.job_id, manifest.start_ns, manifest.end_ns, host_count_of(recording), faults, answers)
 
 
-def _scored(
-    name: str, opinion: Opinion, faults: Sequence[Mapping[str, Any]] | None, machine_days: float
-) -> TrialAnswer:
+_Known = tuple[Sequence[Mapping[str, Any]] | None, float, Sequence[JudgedVerdict] | None]
+"""What is known of a recording: its faults, its machine-days, its judged verdicts."""
+
+
+def _scored(name: str, opinion: Opinion, known: _Known) -> TrialAnswer:
     """Score one set's answer."""
+    faults, machine_days, judged = known
     score = None if faults is None else score_lines(opinion.lines, faults, machine_days)
     found = tuple(_accusation(at_ns, last, score) for at_ns, last in accusations_of(opinion.lines))
     small = None if score is None else replace(score, false_lines=())  # they are long, and cross to another process
-    return TrialAnswer(name, found, small, opinion.reason)
+    feedback = None if judged is None else tally_of(opinion.lines, judged)
+    return TrialAnswer(name, found, small, opinion.reason, feedback)
 
 
 def _accusation(detected_ns: int, last: Mapping[str, Any], score: FolderScore | None) -> TrialAccusation:

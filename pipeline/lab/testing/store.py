@@ -8,6 +8,7 @@ from dataclasses import replace
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
 from tocsin.schemas.errors import StoreError
+from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict, VerdictState
 
 
@@ -26,6 +27,7 @@ class MemoryStore:
         self.alerts_sent: list[AlertSent] = []
         self.health: list[HostHealth] = []
         self.statuses: list[JobStatus] = []
+        self.notes: list[OperatorNote] = []
         self.failures_left_count = 0
 
     def migrate(self) -> int:
@@ -72,6 +74,10 @@ class MemoryStore:
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """Keep states of jobs."""
         self.statuses.extend(states)
+
+    def write_notes(self, notes: Sequence[OperatorNote]) -> None:
+        """Keep judgements of verdicts and planned work."""
+        self.notes.extend(notes)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """Expire overdue verdicts and their open actions; return the verdicts' ids."""

@@ -48,12 +48,14 @@ class AlertHooks:
         on_sent: is given each delivery and each final failure, from a sending thread; those of the last day again at
             the start.
         counters: counters of the real engine, for the watchdog; None = they are not looked at.
+        released: returns this tick's lines that planned work held until now and covers no more.
     """
 
     silence: Callable[[Verdict, int], str] = lambda _verdict, _now_ns: ""
     covered_by: Callable[[Verdict], str] = lambda _verdict: ""
     on_sent: Callable[[AlertSent], None] = lambda _row: None
     counters: Mapping[str, int] | None = None
+    released: Callable[[], Sequence[Verdict]] = lambda: ()
 
 
 class AlertFollower:
@@ -96,6 +98,7 @@ class AlertFollower:
         self._receivers = {one.name: one.receiver for one in routes.routes}
         self.queue = queue
         self._on_sent = hooks.on_sent
+        self._released = hooks.released
         give_up = {one.name: one.give_up_after_seconds for one in routes.routes}
         self.sender = AlertSender(queue, adapters, SenderConfig(give_up_after_seconds=give_up), hooks.on_sent)
         self._router = AlertRouter(RouterConfig(routes), hooks.silence, hooks.covered_by)
@@ -127,7 +130,7 @@ class AlertFollower:
     def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> Sequence[Verdict]:
         """Take the lines of one tick and put what they tell into the queue; return no lines."""
         made_ns = max(now_ns, self._clock_ns())  # after a restart the ticks are behind the time
-        notices = self._router.on_verdicts(verdicts, made_ns)
+        notices = self._router.on_verdicts([*verdicts, *self._released()], made_ns)
         self._pending += [(one, self._receivers[one.route]) for one in notices]
         if self._watchdog is not None:
             self._pending += self._watchdog.on_second(now_ns, made_ns)
@@ -233,6 +236,7 @@ def attach_alerts(
     folder: Path,
     registry: Mapping[str, AdapterKind],
     covered_by: Callable[[Verdict], str] = AlertHooks().covered_by,
+    released: Callable[[], Sequence[Verdict]] = AlertHooks().released,
 ) -> AlertFollower:
     """Attach alerts to an engine that has not started, after all that adds verdicts, and return them.
 
@@ -242,6 +246,7 @@ def attach_alerts(
         folder: folder of the queue's file.
         registry: word of the kind -> kind of receiver.
         covered_by: returns the id of the fleet incident that stands for a verdict, "" for none.
+        released: returns this tick's lines that planned work held until now and covers no more.
 
     Raises:
         ConfigError: the routes file is wrong, or the queue's file cannot be used.
@@ -256,6 +261,7 @@ def attach_alerts(
         covered_by,
         lambda row: service.writer.put(Write(alerts=(row,))),
         service.engine.counters,
+        released,
     )
     clock_ns = service.time.now_ns
     queue = AlertQueue(folder / FILE_NAME, clock_ns())

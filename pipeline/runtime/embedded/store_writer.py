@@ -21,6 +21,7 @@ from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.schemas.errors import RowRefusedError, StoreError
+from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict
 
 MERGED_ROWS_COUNT = 10_000
@@ -43,6 +44,7 @@ class Write:
         health: host health minutes.
         overdue_ns: expire open verdicts that were to be renewed by this time; 0: do not look for them.
         alerts: notices to people whose delivery ended.
+        notes: judgements of verdicts and planned work.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -51,11 +53,12 @@ class Write:
     health: tuple[HostHealth, ...] = ()
     overdue_ns: int = 0
     alerts: tuple[AlertSent, ...] = ()
+    notes: tuple[OperatorNote, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
-        return rows_count + len(self.alerts) + (self.overdue_ns > 0)
+        return rows_count + len(self.alerts) + len(self.notes) + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
         """Return both writes merged, this one first."""
@@ -66,6 +69,7 @@ class Write:
             self.health + other.health,
             max(self.overdue_ns, other.overdue_ns),
             self.alerts + other.alerts,
+            self.notes + other.notes,
         )
 
 
@@ -178,6 +182,7 @@ class StoreWriter:
         self._rows(self._store.write_alerts_sent, work.alerts)
         self._rows(self._store.write_evidence, work.evidence)
         self._rows(self._store.write_host_health, work.health)
+        self._rows(self._store.write_notes, work.notes)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
         if work.overdue_ns:
@@ -247,6 +252,7 @@ class StoreWriter:
             "alerts": sum(len(one.alerts) for one in given),
             "actions": sum(len(one.actions) for one in given),
             "health": sum(len(one.health) for one in given),
+            "notes": sum(len(one.notes) for one in given),
         }
         if any(lost.values()):
             _LOG.error("rows lost: the database is still away", extra=lost)

@@ -23,6 +23,7 @@ from tocsin.schemas.errors import ConfigError, ModelRefusedError, TocsinError
 from tocsin.schemas.printable import json_text, readable
 
 if TYPE_CHECKING:
+    from tocsin.pipeline.lab.backtest.people import JudgedVerdict
     from tocsin.pipeline.lab.backtest.summary import CaseRow
     from tocsin.pipeline.recording.limits import ReadLimits
 
@@ -51,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text += "one of this command"
     parser.add_argument("--out", metavar="DIR", type=Path, help=text)
     add_limit_arguments(parser)
+    text = "also compare with what people said of the verdicts: a file of 'tocsin feedback --export FILE'"
+    parser.add_argument("--feedback", metavar="FILE", type=Path, help=text)
     parser.add_argument("--kinds", action="store_true", help="also by kind and by cause")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     add_log_arguments(parser, default_level="warning")
@@ -66,6 +69,7 @@ class BacktestJob:
         models: payload of the model by detector name.
         page: file that the recording's HTML page is written to, None: no page.
         limits: limits on what is read, None: the default limits.
+        judged: verdicts that people judged, None: they are not compared.
     """
 
     folder: Path
@@ -73,6 +77,7 @@ class BacktestJob:
     models: Mapping[str, bytes]
     page: Path | None
     limits: ReadLimits | None = None
+    judged: Sequence[JudgedVerdict] | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,12 +100,13 @@ def run(args: argparse.Namespace) -> int:
             runner_of(name, models)  # a model that cannot be used is known before the work
         except ModelRefusedError as error:
             raise ConfigError("--model", ", ".join(args.model), f"models that can be used: {error}") from error
+    judged = _judged_of(args)
     if args.out is not None:
         _prepare_folder(args.out)
     folders, failed = _folders(args.recordings)
     limits = read_limits_of(args)
     jobs = [
-        BacktestJob(folder, sets, models, _page(args.out, number, folder), limits)
+        BacktestJob(folder, sets, models, _page(args.out, number, folder), limits, judged)
         for number, folder in enumerate(folders)
     ]
     cases = [*_judged(jobs, args.jobs), *failed]
@@ -113,6 +119,17 @@ def run(args: argparse.Namespace) -> int:
         (args.out / INDEX_NAME).write_text(index_page(cases), "utf-8")
     print(result if args.json else _shown(cases, args))
     return EXIT_ERROR if any(case.trial is None for case in cases) else 0
+
+
+def _judged_of(args: argparse.Namespace) -> Sequence[JudgedVerdict] | None:
+    """Return the verdicts that people judged, None without ``--feedback``.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    from tocsin.pipeline.lab.backtest.people import read_judged
+
+    return None if args.feedback is None else read_judged(args.feedback)
 
 
 def _models(args: argparse.Namespace) -> dict[str, bytes]:
@@ -217,7 +234,7 @@ def backtest_one(job: BacktestJob) -> CaseRow:
     gc.set_threshold(*GC_THRESHOLDS)
     try:
         recording = read_with_ops(job.folder, job.limits or DEFAULT_LIMITS)
-        trial = judge(recording, [runner_of(name, job.models) for name in job.sets])
+        trial = judge(recording, [runner_of(name, job.models) for name in job.sets], job.judged)
         if job.page is not None:
             job.page.write_text(case_page(str(job.folder), recording, trial), "utf-8")
     except (TocsinError, OSError) as error:

@@ -1,4 +1,6 @@
-"""Queries an engine over the network with the role reader, which may ask but send no records.
+"""Asks an engine over the network, with the role reader, or operator for what changes something.
+
+Neither may send records.
 
 See docs/interfaces.md, section 2.
 """
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 from tocsin import __version__
 from tocsin.cli.identity import signer_of
+from tocsin.cli.paths import control_socket, data_folder
 from tocsin.collectors.transport.link import (
     LENGTH,
     MAX_FRAME_BYTES,
@@ -29,7 +32,7 @@ from tocsin.collectors.transport.sign_in import (
     SignIn,
     TokenSearch,
 )
-from tocsin.pipeline.runtime.embedded.control_socket import EngineAbsentError, EngineRefusedError
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError, EngineRefusedError
 from tocsin.schemas.address import split_address
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role
 from tocsin.schemas.errors import ConfigError, EngineError, IdentityError
@@ -42,12 +45,19 @@ _CONNECT_SECONDS: Final = 10.0
 Message = dict[str, Any]
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for querying an engine on another machine."""
+ASKING: Final = (Role.READER, Role.OPERATOR)
+"""Roles that may ask."""
+CHANGING: Final = (Role.OPERATOR,)
+"""Roles that may change something."""
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser, roles: tuple[Role, ...] = ASKING) -> None:
+    """Add the flags for asking an engine on another machine; ``roles``: those that the command needs."""
     group = parser.add_argument_group("an engine on another machine (docs/identity.md)")
     text = "where agents connect to the engine: HOST:PORT, or unix:PATH"
     group.add_argument("--engine", metavar="ADDRESS", default="", help=text)
-    text = "credential of role reader (tocsin token issue NAME --role reader) [env: TOCSIN_TOKEN_FILE]"
+    needed = " or ".join(roles)
+    text = f"credential of role {needed} (tocsin token issue NAME --role {roles[0]}) [env: TOCSIN_TOKEN_FILE]"
     group.add_argument("--token-file", metavar="FILE", default=os.environ.get("TOCSIN_TOKEN_FILE", ""), help=text)
     text = "PEM: speak TLS to an engine whose certificate is of these authorities [env: TOCSIN_TLS_CA]"
     group.add_argument("--tls-ca", metavar="FILE", default=os.environ.get("TOCSIN_TLS_CA", ""), help=text)
@@ -55,21 +65,39 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tls-cert", metavar="FILE", default=os.environ.get("TOCSIN_TLS_CERT", ""), help=text)
 
 
-def reader_of(args: argparse.Namespace) -> EngineReader | None:
+def channel_of(args: argparse.Namespace, roles: tuple[Role, ...]) -> EngineReader | ControlClient:
+    """Return what asks the engine that the flags name: one on another machine, or the data folder's.
+
+    Args:
+        args: the command's flags.
+        roles: roles that may send the request over a network.
+
+    Raises:
+        ConfigError: a data folder is named beside an engine, or no credential is given.
+        CredentialError: the file cannot be used, or holds no credential of these roles.
+    """
+    return reader_of(args, roles) or ControlClient(control_socket(data_folder(args.data)))
+
+
+def reader_of(args: argparse.Namespace, roles: tuple[Role, ...] = ASKING) -> EngineReader | None:
     """Return the reader for the engine that the flags name, None: they name none.
+
+    Args:
+        args: the command's flags.
+        roles: roles of which the credential must have one.
 
     Raises:
         ConfigError: another database is named, too, or no credential is given.
-        CredentialError: the file cannot be used, or holds no reader's credential.
+        CredentialError: the file cannot be used, or holds no credential of these roles.
     """
     if not args.engine:
         return None
     for name in ("data", "clickhouse"):
         if getattr(args, name, None):
             raise ConfigError(f"--{name}", str(getattr(args, name)), "left out where --engine is given")
-    credential = signer_of(args, Role.READER)
+    credential = signer_of(args, *roles)
     if credential is None:
-        must = "the file of a reader's credential (tocsin token issue NAME --role reader), with --engine"
+        must = f"the file of a credential of role {roles[0]} (tocsin token issue NAME --role {roles[0]}), with --engine"
         raise ConfigError("--token-file", "", must)
     tls = TlsFiles(args.tls_cert, "", args.tls_ca) if args.tls_ca else None
     return EngineReader(args.engine, args.token_file, credential, tls)
@@ -84,7 +112,7 @@ class EngineReader:
         Args:
             address: ``HOST:PORT`` or ``unix:PATH``.
             token_file: file of the credential.
-            credential: the newest credential of role reader in that file.
+            credential: the newest fitting credential in that file; later calls use those of its role.
             tls: files to check the engine's certificate with, None: no TLS.
 
         Raises:
@@ -95,7 +123,7 @@ class EngineReader:
         is_unix = address.startswith("unix:")
         self._where = None if is_unix else split_address(address, "--engine")
         self._transport = UNIX if is_unix else TCP if tls is None else TLS
-        self._search = TokenSearch(token_file, roles=(Role.READER,))
+        self._search = TokenSearch(token_file, roles=(credential.role,))
         self._name = socket.gethostname() if credential.name == ANY_NAME else credential.name
 
     def call(self, cmd: str, **args: object) -> Message:
@@ -111,7 +139,8 @@ class EngineReader:
             with self._connected() as connection:
                 connection.settimeout(_ANSWER_SECONDS)
                 sign_in = self._sign_in(connection)
-                question = json.dumps({"t": "ask", "cmd": cmd, **args}).encode()
+                # not as ASCII: a control message has at most 8 kB, and a note of 1,000 characters must fit
+                question = json.dumps({"t": "ask", "cmd": cmd, **args}, ensure_ascii=False).encode("utf-8", "replace")
                 sealed = question + sign_in.tag(question)
                 connection.sendall(LENGTH.pack(len(sealed)) + sealed)
                 while (message := parse_control(sign_in.open(_frame(connection))))["t"] != "answer":

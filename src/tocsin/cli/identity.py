@@ -208,18 +208,18 @@ def add_signer_argument(parser: argparse.ArgumentParser, role: str) -> None:
     parser.add_argument("--token-file", metavar="FILE", default=os.environ.get("TOCSIN_TOKEN_FILE", ""), help=text)
 
 
-def signer_of(args: argparse.Namespace, role: Role) -> Credential | None:
-    """Return the newest valid credential of a role in the named file, None: no file is named.
+def signer_of(args: argparse.Namespace, *roles: Role) -> Credential | None:
+    """Return the newest valid credential of one of the roles in the named file, None: no file is named.
 
     Raises:
-        CredentialError: the file cannot be used, or holds no credential of the role that is valid now.
+        CredentialError: the file cannot be used, or holds no credential of the roles that is valid now.
     """
     if not args.token_file:
         return None
-    found = [one for one in read_credentials(Path(args.token_file)) if one.role is role and one.secret]
+    found = [one for one in read_credentials(Path(args.token_file)) if one.role in roles and one.secret]
     valid = [one for one in found if one.is_valid(time.time_ns())]
     if not valid:
-        raise CredentialError(args.token_file, f"a file with a credential of role {role.value} that counts now")
+        raise CredentialError(args.token_file, f"a file with a credential of role {' or '.join(roles)} that counts now")
     return max(valid, key=lambda one: one.created_ns)
 
 

@@ -104,6 +104,7 @@ def page_of(incident: Incident, parts: IncidentParts, now: datetime) -> Incident
         ("why", [str(incident["why"])]),
         ("evidence", list(_evidence(incident, parts))),
         ("confidence", list(_confidence(incident, parts))),
+        ("feedback", [_feedback_line(row) for row in parts.feedback]),
         ("excluded", list(_excluded(incident, parts, glossary))),
         ("action", [f"{action_text(incident)}: {glossary.reason(_why(incident, parts))}"]),
         ("history", list(_history(parts, glossary))),
@@ -207,6 +208,13 @@ def _action_line(row: Row, glossary: _Glossary) -> str:
     dry = " (dry run: nothing is executed)" if row["dry_run"] in (True, 1, "true") else ""
     detail = f": {glossary.reason(row['detail'])}" if row["detail"] else ""
     return f"{moment_text(time_of(row['changed']))}  {row['kind']}{target}: {row['state']} by {who}{dry}{detail}"
+
+
+def _feedback_line(row: Row) -> str:
+    """Return a person's judgement: upheld or denied, by whom, when and why."""
+    word = "upheld" if row["is_true"] in (True, 1, "true") else "denied"
+    said = f": {row['note']}" if row["note"] else ""
+    return f"{word} by {row['actor']}{said} ({moment_text(time_of(row['ts']))})"
 
 
 def _by_hand(incident: Incident) -> list[str]:

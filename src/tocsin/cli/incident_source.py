@@ -54,6 +54,7 @@ class IncidentParts:
         told: suspects and evidence as JSON; at most one row.
         others: cancelled incidents of the same job at the same time.
         points: series of suspects and peers.
+        feedback: the latest judgement of a person; at most one row.
     """
 
     updates: Sequence[Row] = ()
@@ -61,6 +62,7 @@ class IncidentParts:
     told: Sequence[Row] = ()
     others: Sequence[Row] = ()
     points: Sequence[Row] = ()
+    feedback: Sequence[Row] = ()
 
 
 class IncidentSource(Protocol):
@@ -133,7 +135,7 @@ class RemoteSource:
             if error.reason == "unknown_command":  # an engine of an older version: its row is all that it tells
                 return IncidentParts()
             raise
-        return IncidentParts(**{name: list(answer[name]) for name in page_queries("")})
+        return IncidentParts(**{name: list(answer.get(name, ())) for name in page_queries("")})
 
     def known_jobs(self) -> list[str]:
         """See ``IncidentSource.known_jobs``."""

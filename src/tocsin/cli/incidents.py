@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.cli.database import add_database_arguments, database_of
-from tocsin.cli.engine_reader import add_engine_arguments, reader_of
+from tocsin.cli.durations import moment_ns
+from tocsin.cli.engine_reader import CHANGING, add_engine_arguments, channel_of, reader_of
 from tocsin.cli.incident_html import html_of
 from tocsin.cli.incident_page import page_of, render_page
 from tocsin.cli.incident_source import (
@@ -26,19 +26,14 @@ from tocsin.cli.incident_source import (
 from tocsin.cli.incident_text import as_json, render
 from tocsin.cli.incident_watch import follow_database, follow_engine, watcher_of
 from tocsin.cli.main import EXIT_ERROR
-from tocsin.cli.paths import control_socket
-from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.incident_queries import IncidentFilter
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import json_text, plain
-from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import FaultKind, VerdictState
 
 LIST, SHOW, WATCH, CLOSE = "list", "show", "watch", "close"
 _MAX_NAMED_COUNT = 8
-_AGO: Final = re.compile(r"(\d{1,6})\s*(s|min|m|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _POLL_SECONDS: Final = 2.0
 
 
@@ -67,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
     """Do what the words say; return the exit status, 2 if no engine judges (what is shown may be out of date)."""
     verb, wanted = asked_of(args.words)
     check_flags(args, verb)
-    reader = reader_of(args)
     if verb == CLOSE:
-        return close(args, str(wanted), is_remote=reader is not None)
+        return close(args, str(wanted))
+    reader = reader_of(args)
     source: IncidentSource = DatabaseSource(*database_of(args)) if reader is None else RemoteSource(reader)
     if verb == WATCH:
         return watch(args, source, is_remote=reader is not None)
@@ -118,16 +113,7 @@ def since_of(text: str, now_ns: int) -> int:
     Raises:
         ConfigError: it is neither.
     """
-    ago = _AGO.fullmatch(text.strip())
-    if ago is not None:
-        return max(1, now_ns - int(ago[1]) * _SECONDS[ago[2]] * NS_PER_SECOND)
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return max(1, int(moment.timestamp()) * NS_PER_SECOND)
-    except (ValueError, OverflowError):
-        must = "a duration such as 30min, 2h or 3d, or a time such as 2026-11-25T03:00:00Z"
-        raise ConfigError("--since", text, must) from None
+    return moment_ns(text, "--since", now_ns, ahead=False)
 
 
 def print_list(args: argparse.Namespace, source: IncidentSource) -> None:
@@ -205,21 +191,18 @@ def asked_of(words: Sequence[str]) -> tuple[str, str | None]:
     return words[0], words[1]
 
 
-def close(args: argparse.Namespace, wanted: str, *, is_remote: bool) -> int:
-    """Close an incident over the control socket of the engine that holds it.
+def close(args: argparse.Namespace, wanted: str) -> int:
+    """Close an incident of the data folder's engine, or as an operator of one on another machine.
 
     Raises:
-        ConfigError: there is no note, or the engine is on another machine.
-        EngineError: no engine runs, or it holds no such incident.
+        ConfigError: there is no note, or no credential of an operator.
+        EngineError: no engine runs, or it holds no such incident, or it refuses.
     """
-    if is_remote:
-        raise ConfigError("--engine", args.engine, "left out: incidents are closed on the engine's own machine")
     if not args.note.strip():
         raise ConfigError("--note", args.note, "a sentence: why the incident is closed")
-    data, _ = database_of(args)
-    answer = ControlClient(control_socket(data)).call("incident_close", id=wanted, note=args.note)
-    text = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
-    print(plain(f"{text}; 'incidents show' tells it in about two seconds"))
+    answer = channel_of(args, CHANGING).call("incident_close", id=wanted, note=args.note)
+    told = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
+    print(plain(f"{told}; 'incidents show' tells it in about two seconds"))
     return 0
 
 

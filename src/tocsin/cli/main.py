@@ -46,6 +46,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "train a small real job, strike it with a real fault, check the verdict",
         ),
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
+        "maintenance": ("tocsin.cli.maintenance", "plan work on a host, leaf switch or job: nobody is paged for it"),
+        "feedback": ("tocsin.cli.feedback", "say whether a verdict was right"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
         "alerts": ("tocsin.cli.alerts", "who is told: check a routes file, send a test, list what was told"),
@@ -75,7 +77,15 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "operators, when something is wrong": ("incidents", "status", "sql", "causes", "flight-recorder"),
+        "operators, when something is wrong": (
+            "incidents",
+            "maintenance",
+            "feedback",
+            "status",
+            "sql",
+            "causes",
+            "flight-recorder",
+        ),
         "ML engineers, around a job": ("exec", "record", "drill"),
         "SREs, who run it": (
             "serve",

@@ -28,9 +28,11 @@ from tocsin.schemas.private_files import make_private_folder
 if TYPE_CHECKING:  # numpy comes with them: only who runs the engine pays
     from tocsin.pipeline.runtime.embedded.fleet_follower import FleetFollower
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+    from tocsin.pipeline.runtime.embedded.note_follower import NoteFollower
     from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
     from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
     from tocsin.pipeline.stores.sql_store import SqlStore
+    from tocsin.schemas.verdicts import Verdict
 
 _LONGEST_HOLD_SECONDS = 86_400
 DEFAULT_LISTEN = "127.0.0.1:4440"
@@ -102,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
     from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+    from tocsin.pipeline.runtime.embedded.note_follower import attach_notes
     from tocsin.pipeline.runtime.embedded.service import EngineService
 
     raise_descriptor_limit()
@@ -114,8 +117,9 @@ def run(args: argparse.Namespace) -> int:
         service = EngineService(_service_config(args, folder, server), store, writer=writer)
         service.attach_recordings(RecordingManager(service.engine))
         fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
+        notes = attach_notes(service, folder, fleet, store.query)
         if args.alerts is not None:
-            _attach_alerts(service, fleet, args.alerts, folder)
+            _attach_alerts(service, fleet, notes, args.alerts, folder)
         with local_token(gate, service.server.address):
             words = _serve_until_stopped(service, args.metrics_listen, str(address or folder))
     finally:
@@ -125,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _attach_alerts(service: EngineService, fleet: FleetFollower, path: Path, folder: Path) -> None:
+def _attach_alerts(service: EngineService, fleet: FleetFollower, notes: NoteFollower, path: Path, folder: Path) -> None:
     """Let the engine tell people about its verdicts by a routes file.
 
     Raises:
@@ -134,7 +138,10 @@ def _attach_alerts(service: EngineService, fleet: FleetFollower, path: Path, fol
     from tocsin.pipeline.alerts.adapters import ADAPTERS
     from tocsin.pipeline.runtime.embedded.alert_follower import attach_alerts
 
-    attach_alerts(service, path, folder, ADAPTERS, lambda one: fleet.covering(one.job.cluster, one.verdict_id))
+    def covered_by(one: Verdict) -> str:
+        return fleet.covering(one.job.cluster, one.verdict_id)
+
+    attach_alerts(service, path, folder, ADAPTERS, covered_by, lambda: notes.released)
 
 
 def _prepared_folder(args: argparse.Namespace) -> Path:

@@ -135,6 +135,9 @@ def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
         else:
             text = f"{event['name']} in job {event['job']}: {event['error']}"
         yield f"engine    {seconds:.0f} s ago: {text}"
+    notes = answer.get("notes", {})
+    if notes.get("on") or notes.get("planned"):
+        yield f"work      {notes['on']} going on, {notes['planned']} planned for later (tocsin maintenance list)"
     if answer["letters_dropped"]:
         yield f"engine    {answer['letters_dropped']} dead letters and late records were not kept: too many"
 

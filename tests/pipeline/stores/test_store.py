@@ -13,10 +13,12 @@ from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
 from tocsin.pipeline.incidents.proposals import changes_of
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.incident_queries import page_queries
 from tocsin.pipeline.stores.sql_store import SqlStore, text_literal
 from tocsin.schemas.errors import ConfigError, StoreError
 from tocsin.schemas.migrations import migrations
-from tocsin.schemas.records import JobKey
+from tocsin.schemas.operator_notes import Feedback, Maintenance
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind, Suspect, VerdictState
 
 
@@ -308,3 +310,26 @@ def test_the_history_keeps_each_update_once_and_no_renewal(store: SqlStore) -> N
 
     assert store.expire_overdue(renewed.expires_ns + 1, ["hist"]) == ("hist",)
     assert list(ask(store, query)[-1].values()) == [3, "expired", "engine_restarted"]
+
+
+def test_the_latest_word_of_people_is_kept(store: SqlStore) -> None:
+    said = Feedback("c", "v1", is_true=False, note="it's the cable", actor="uid:7", ts_ns=5 * NS_PER_SECOND)
+    later = replace(said, is_true=True, note="", ts_ns=6 * NS_PER_SECOND)
+    host = Component(ComponentKind.HOST, "n1")
+    work = Maintenance("m1", "c", host, NS_PER_SECOND, 9 * NS_PER_SECOND, "new cable", "uid:7", NS_PER_SECOND)
+    ended = replace(work, end_ns=3 * NS_PER_SECOND, ts_ns=3 * NS_PER_SECOND)
+    store.write_notes([later, ended, said, work])
+    store.write_notes([said, work])
+
+    assert ask(store, "SELECT * EXCEPT (written, ts) FROM tocsin.feedback FINAL") == [
+        {"cluster": "c", "verdict_id": "v1", "is_true": True, "note": "", "actor": "uid:7"}
+    ]
+    assert ask(store, page_queries("v1")["feedback"])[0]["is_true"] is True
+    [row] = ask(store, "SELECT * EXCEPT (written) FROM tocsin.maintenance FINAL")
+    assert (row["maintenance_id"], row["target_kind"], row["target"], row["reason"]) == (
+        "m1",
+        "host",
+        "n1",
+        "new cable",
+    )
+    assert (str(row["begins"])[:19], str(row["ends"])[:19]) == ("1970-01-01 00:00:01", "1970-01-01 00:00:03")

@@ -117,9 +117,15 @@ class Connection:
 
     @property
     def is_reader(self) -> bool:
-        """Whether the peer signed in with role ``reader``, which only asks questions."""
+        """Whether the peer signed in with role ``reader`` or ``operator``, which send no records and may ask."""
         principal = None if self.sign_in is None else self.sign_in.principal
-        return principal is not None and principal.role is Role.READER
+        return principal is not None and principal.role in (Role.READER, Role.OPERATOR)
+
+    @property
+    def operator(self) -> str:
+        """Who acts, as ``operator:NAME``, if the peer signed in with role ``operator``; "" for all others."""
+        principal = None if self.sign_in is None else self.sign_in.principal
+        return principal.actor if principal is not None and principal.role is Role.OPERATOR else ""
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Put a control message into the outbox, sealed if both ends have a key."""

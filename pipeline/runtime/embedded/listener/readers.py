@@ -1,4 +1,6 @@
-"""Answer questions of readers that are connected to the listener; readers ask questions and send no records.
+"""Answer questions of readers and operators that are connected to the listener; both send no records.
+
+A reader only asks. An operator may also send the requests that change something.
 
 A question may take as long as the database takes, so it is answered in separate threads. The listener's thread only
 passes questions and answers on.
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
+from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, EngineRefusedError
 from tocsin.pipeline.runtime.embedded.listener.connection import Connection
 from tocsin.pipeline.stores.incident_queries import IncidentFilter, incidents_query, page_queries
 from tocsin.schemas.credentials import Role
@@ -53,16 +55,21 @@ class ReaderService:
         self._answers: deque[tuple[Connection, bytes]] = deque()
         self.answerers: Mapping[str, Answerer] = {}
         """Name of a question -> function that answers it."""
+        self.changers: Mapping[str, Answerer] = {}
+        """Name of a request that changes something -> function that answers it; ``actor`` is added to the request."""
 
     def take(self, connection: Connection, question: Message) -> IdentityError | None:
         """Queue a question, or send its refusal at once.
 
         Returns:
-            The refusal if the peer does not have role ``reader``, otherwise None.
+            The refusal if the peer's role does not allow the question, otherwise None.
         """
         try:
             if not connection.is_reader:
                 text = f"a question from {connection.principal}: takes role {Role.READER.value}"
+                raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
+            if str(question.get("cmd")) in self.changers and not connection.operator:
+                text = f"{question.get('cmd')} from {connection.principal}: takes role {Role.OPERATOR.value}"
                 raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
             if connection in self._asking or len(self._asking) >= _MAX_WAITING_COUNT:
                 raise EngineRefusedError("too many questions wait for their answers: try again", "busy")
@@ -70,7 +77,7 @@ class ReaderService:
             connection.say({"t": "answer", "ok": False, "error": str(error), "reason": error.reason})
             return error if isinstance(error, IdentityError) else None
         self._asking.add(connection)
-        self._threads.submit(self._work, connection, question)
+        self._threads.submit(self._work, connection, {**question, ACTOR: connection.operator})
         return None
 
     def say_answers(self) -> Iterator[Connection]:
@@ -108,10 +115,12 @@ class ReaderService:
 
     def _answer(self, question: Message) -> Message:
         """Return the answer to a question; raise ``EngineRefusedError`` if nothing answers it."""
-        answerer = self.answerers.get(str(question.get("cmd")))
+        cmd = str(question.get("cmd"))
+        answerer = self.changers.get(cmd) if question[ACTOR] else None
+        answerer = answerer or self.answerers.get(cmd)
         if answerer is None:
             known = ", ".join(sorted(self.answerers)) or "nothing"
-            text = f"{str(question.get('cmd'))[:40]!r} cannot be asked here: a reader may ask {known}"
+            text = f"{cmd[:40]!r} cannot be asked here: a reader may ask {known}"
             raise EngineRefusedError(text, "unknown_command")
         return {"ok": True, **answerer(question)}
 

@@ -1,0 +1,193 @@
+"""Timelines of planned work: seen and stored meanwhile, told and acted on only where the fault outlasts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.runtime.embedded.noted_life import NotedLife
+from tests.pipeline.waiting import until
+from tests.scenarios.test_fleet import HOUR, Fleet, named
+from tocsin.pipeline.incidents.fleet.config import FleetConfig
+from tocsin.pipeline.lab.testing import JobShape
+from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
+from tocsin.pipeline.runtime.embedded.note_follower import attach_notes
+from tocsin.pipeline.stores.base import ActionState
+from tocsin.schemas import events
+from tocsin.schemas.operator_notes import Maintenance
+from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Verdict, VerdictState
+
+
+def plan(fleet: Fleet, kind: ComponentKind, name: str, hours: float = 2.0) -> Maintenance:
+    """Plan work from now on, and return it."""
+    end_ns = fleet.now_ns + int(hours * HOUR * NS_PER_SECOND)
+    word = Maintenance(
+        f"{kind.value}-{name}", "c", Component(kind, name), fleet.now_ns, end_ns, "new card", "uid:1", fleet.now_ns
+    )
+    fleet.view.on_maintenance(word)
+    return word
+
+
+class TestIdleHost:
+    def test_what_it_reports_is_seen_and_asks_for_nothing_until_the_work_ends(self) -> None:
+        fleet = Fleet()
+        plan(fleet, ComponentKind.HOST, "n005")
+        fleet.event("n005", events.XID, code=79)
+        fleet.run(1.9 * HOUR)
+        assert {(tuple(named(one)), one.action) for one in fleet.lines} == {(("n005",), ActionKind.NONE)}
+        fleet.restart()
+        fleet.run(0.2 * HOUR)
+        told = [one for one in fleet.lines if one.action is not ActionKind.NONE]
+        assert [(one.reason, one.action) for one in told] == [("planned_work_ended", ActionKind.DRAIN)]
+        assert told[0].verdict_id == fleet.lines[0].verdict_id
+
+    def test_an_announced_boot_leaves_no_incident(self) -> None:
+        fleet = Fleet()
+        plan(fleet, ComponentKind.HOST, "n005")
+        fleet.event("n005", events.XID, code=79)
+        fleet.event("n005", events.IB_PORT, port="mlx5_0/1", state="down")
+        fleet.run(60.0)
+        fleet.mute.add("n005")
+        fleet.run(HOUR)
+        fleet.mute.clear()
+        fleet.event("n005", events.AGENT, edge="start")
+        fleet.run(3 * HOUR)
+        assert [one.action for one in fleet.opened()] == [ActionKind.NONE]
+        assert (fleet.lines[-1].state, fleet.lines[-1].reason) == (VerdictState.RESOLVED, "started_under_planned_work")
+        assert fleet.view.live == ()
+
+    def test_a_boot_that_nobody_announced_takes_nothing_back(self) -> None:
+        fleet = Fleet()
+        fleet.event("n005", events.XID, code=79)
+        fleet.run(60.0)
+        fleet.event("n005", events.AGENT, edge="start")
+        fleet.run(HOUR)
+        assert [(named(one), one.action) for one in fleet.view.live] == [(["n005"], ActionKind.DRAIN)]
+
+    def test_a_port_that_is_down_still_when_the_work_of_its_leaf_ends_is_told_then(self) -> None:
+        fleet = Fleet()
+        plan(fleet, ComponentKind.LEAF, "leaf0")
+        fleet.event("n005", events.IB_PORT, port="mlx5_0/1", state="down")
+        fleet.run(1.9 * HOUR)
+        assert fleet.lines == []
+        fleet.run(0.2 * HOUR)
+        [found] = fleet.opened()
+        assert (named(found), found.action) == (["n005"], ActionKind.DRAIN)
+
+
+class TestRepeatOffence:
+    @pytest.mark.parametrize(
+        ("kind", "name"), [(ComponentKind.HOST, "n005"), (ComponentKind.LEAF, "leaf0"), (ComponentKind.JOB, "j1")]
+    )
+    def test_what_began_under_planned_work_is_none(self, kind: ComponentKind, name: str) -> None:
+        fleet = Fleet()
+        plan(fleet, kind, name)
+        fleet.verdict("n005", 79, "j1", check=True)
+        fleet.run(60.0)
+        held = fleet.verdict("n005", 48, "j1")
+        fleet.feedback(held.verdict_id, is_true=True)
+        fleet.run(60.0)
+        assert fleet.view.status()["repeat_offenders"] == 0
+        fleet.run(2 * HOUR)
+        for job in ("j2", "j3"):
+            fleet.verdict("n005", 79, job, check=True)
+            fleet.run(60.0)
+        [found] = fleet.opened()
+        assert found.reason == "repeat_offender"
+        assert "2 verdicts" in found.evidence[0].text
+
+    def test_a_word_that_comes_before_its_verdict_counts(self) -> None:
+        """After a restart people's words are known at once; a verdict may be known only by its next line."""
+        fleet = Fleet()
+        for job in ("j1", "j2"):
+            fleet.feedback(f"{job}-n005-79-{int(fleet.seconds)}", is_true=True)
+            fleet.restart()
+            fleet.verdict("n005", 79, job)
+        fleet.run(2.0)
+        assert [one.reason for one in fleet.opened()] == ["repeat_offender"]
+
+    def test_false_takes_the_count_back(self) -> None:
+        fleet = Fleet()
+        made = [fleet.verdict("n005", 79, job) for job in ("j1", "j2")]
+        for one in made:
+            fleet.feedback(one.verdict_id, is_true=True)
+        fleet.run(2.0)
+        assert fleet.view.status()["repeat_offenders"] == 1
+        fleet.feedback(made[0].verdict_id, is_true=False)
+        fleet.run(60.0)
+        assert (fleet.lines[-1].state, fleet.lines[-1].reason) == (VerdictState.CANCELLED, "denied_by_human")
+        assert fleet.view.live == ()
+
+
+# --- in an engine -----------------------------------------------------------------------------------
+
+
+class OnceUpheld(NotedLife):
+    """A life in which one upheld verdict makes a repeat offender."""
+
+    def attached(self) -> None:
+        self.fleet = attach_fleet(self.service, self.folder, FleetConfig(repeat_count=1))
+        self.notes = attach_notes(self.service, self.folder, self.fleet, lambda _sql, _fmt: b"")
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[OnceUpheld]:
+    life = OnceUpheld(tmp_path, JobShape(leaf_hosts_count=4))
+    life.run(25)
+    yield life
+    if life.is_up:
+        life.end()
+
+
+def untold(life: OnceUpheld, verdict: Verdict) -> str:
+    """Ask as the alerts do, each second."""
+    return life.notes.book.silence(verdict, life.job.now_ns)
+
+
+def test_nobody_is_told_of_a_jobs_failure_under_its_planned_work_until_it_ends(life: OnceUpheld) -> None:
+    [job] = life.service.engine.running_jobs()
+    life.plan(target=job.job_id, for_seconds=20)
+    reasons: list[str] = []
+    life.job.kill(3)
+
+    released: list[Verdict] = []
+
+    def ask(_second: int) -> None:
+        reasons.extend(untold(life, one) for one in life.service.engine.live_verdicts())
+        released.extend(life.notes.released)
+
+    life.run(15, ask)
+    assert set(reasons) == {"under_maintenance"}
+    assert released == []
+    life.kill()
+    life.start()  # the plan is known before the first verdict: the journal's seconds are judged again
+    until(lambda: life.service.writer.waiting_count == 0)
+    assert {one.state for one in life.newest_actions()} == {ActionState.WAITING}
+    reasons.clear()
+    life.run(15, ask)
+    assert set(reasons) == {"under_maintenance", ""}
+    assert reasons == sorted(reasons, reverse=True), "once it has ended, it has ended"
+    until(lambda: ActionState.PROPOSED in {one.state for one in life.newest_actions()})
+    [found] = life.incidents().values()
+    assert found.state in (VerdictState.OPEN, VerdictState.CONFIRMED)
+    assert [(one.verdict_id, one.update) for one in released] == [(found.verdict_id, found.update)], "told at once"
+
+
+def test_a_persons_word_reaches_the_fleet_and_so_does_its_contrary(life: OnceUpheld) -> None:
+    life.job.kill(3)
+    life.run(10)
+    [verdict] = life.service.engine.live_verdicts()
+    assert "repeat_offender" not in {one.reason for one in life.incidents().values()}
+    life.client.call("feedback", id=verdict.verdict_id, is_true=True, note="the card was dead")
+    life.run(2)
+    until(lambda: "repeat_offender" in {one.reason for one in life.incidents().values()})
+    life.client.call("feedback", id=verdict.verdict_id, is_true=False, note="it was the cable")
+    life.run(2)
+    until(lambda: "denied_by_human" in {one.reason for one in life.incidents().values()})
+    life.kill()
+    life.start()
+    life.run(2)
+    assert life.fleet.live() == []
