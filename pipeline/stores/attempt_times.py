@@ -1,4 +1,4 @@
-"""What an attempt of a job spent its wall time on, as a value and as a row of the table ``ettr``."""
+"""What an attempt of a job spent its wall time on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from tocsin.pipeline.stores.rows import Row, TimeNs
-from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.records import JobKey
 
 
 class TimePart(StrEnum):
@@ -75,24 +74,3 @@ class AttemptTime:
     def ettr_ratio(self) -> float:
         """The productive share of the wall time, 0 to 1; 0 for an attempt without any time."""
         return self.parts_ns.get(TimePart.PRODUCTIVE, 0) / self.wall_ns if self.wall_ns > 0 else 0.0
-
-
-def attempt_time_row(told: AttemptTime) -> Row:
-    """Return an attempt's account as a row of ``ettr``."""
-    parts = {f"{part.value}_seconds": told.parts_ns.get(part, 0) / NS_PER_SECOND for part in TimePart}
-    return {
-        "cluster": told.job.cluster,
-        "job_id": told.job.job_id,
-        "attempt": told.job.attempt,
-        "began": TimeNs(told.began_ns),
-        "until": TimeNs(told.until_ns),
-        "told": TimeNs(told.told_ns),
-        "is_over": told.is_over,
-        "wall_seconds": told.wall_ns / NS_PER_SECOND,
-        **parts,
-        "unattributed_seconds": told.unattributed_ns / NS_PER_SECOND,
-        "ettr_ratio": told.ettr_ratio,
-        "steps": told.steps_count,
-        "recomputed_steps": told.recomputed_steps_count,
-        "last_step": told.last_step,
-    }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Action, Component, Verdict
 
@@ -180,6 +181,10 @@ class Store(Protocol):
 
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """Insert states of jobs; the newest of each attempt is kept."""
+        ...
+
+    def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
+        """Insert accounts of attempts; the one that was told last of each attempt is kept."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:

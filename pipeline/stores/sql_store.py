@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from tocsin.pipeline.stores import rows
+from tocsin.pipeline.stores.attempt_time_rows import attempt_time_row
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
@@ -202,6 +204,10 @@ class SqlStore:
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """See ``Store.write_job_status``."""
         self._insert_all("job_status", states, rows.job_status_row)
+
+    def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
+        """See ``Store.write_attempt_times``."""
+        self._insert_all("ettr", told, attempt_time_row)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """See ``Store.expire_overdue``."""

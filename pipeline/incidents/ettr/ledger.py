@@ -29,14 +29,14 @@ class EttrConfig:
     Attributes:
         tell_ns: distance of two accounts of an attempt that goes on.
         silent_ns: an attempt that was not heard for so long, and that no other one followed, ended at its last sign.
-        most_jobs: jobs that are kept; the one that was silent for the longest time is dropped first.
-        most_attempts: attempts of one job that are kept; the oldest is dropped first, and keeps what was told of it.
+        most_jobs_count: jobs that are kept; the one that was silent for the longest time is dropped first.
+        most_attempts_count: attempts of one job that are kept; the oldest is dropped first. Its stored row stays.
     """
 
     tell_ns: int = 60 * NS_PER_SECOND
     silent_ns: int = 3600 * NS_PER_SECOND
-    most_jobs: int = 1024
-    most_attempts: int = 16
+    most_jobs_count: int = 1024
+    most_attempts_count: int = 16
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class EttrLedger:
         """Return a job; a new one gets room."""
         name = (key.cluster, key.job_id)
         if name not in self._jobs:
-            if len(self._jobs) >= self._config.most_jobs:
+            if len(self._jobs) >= self._config.most_jobs_count:
                 self._drop(min(self._jobs, key=lambda one: self._jobs[one].last_sign_ns))
             self._jobs[name] = _Job()
         return self._jobs[name]
@@ -191,7 +191,7 @@ class EttrLedger:
             begin_ns = max(begin_ns, older.begin_ns, older.timeline.settled_ns)
             older.end_waiting(begin_ns)
         account = job.attempts[number] = AttemptAccount(begin_ns)
-        while len(job.attempts) > self._config.most_attempts:
+        while len(job.attempts) > self._config.most_attempts_count:
             del job.attempts[min(job.attempts)]
         job.has_news = True
         return account

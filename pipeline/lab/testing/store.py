@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.verdicts import Verdict, VerdictState
@@ -24,6 +25,7 @@ class MemoryStore:
         self.actions: list[ActionChange] = []
         self.health: list[HostHealth] = []
         self.statuses: list[JobStatus] = []
+        self.attempt_times: list[AttemptTime] = []
         self.failures_left_count = 0
 
     def migrate(self) -> int:
@@ -66,6 +68,10 @@ class MemoryStore:
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """Keep states of jobs."""
         self.statuses.extend(states)
+
+    def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
+        """Keep accounts of attempts."""
+        self.attempt_times.extend(told)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """Expire overdue verdicts and their open actions; return the verdicts' ids."""

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.schemas.errors import RowRefusedError, StoreError
@@ -41,6 +42,7 @@ class Write:
         actions: changes of actions.
         health: host health minutes.
         overdue_ns: expire open verdicts that were to be renewed by this time; 0: do not look for them.
+        attempt_times: accounts of attempts.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -48,10 +50,12 @@ class Write:
     actions: tuple[ActionChange, ...] = ()
     health: tuple[HostHealth, ...] = ()
     overdue_ns: int = 0
+    attempt_times: tuple[AttemptTime, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
+        rows_count += len(self.attempt_times)
         return rows_count + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
@@ -62,6 +66,7 @@ class Write:
             self.actions + other.actions,
             self.health + other.health,
             max(self.overdue_ns, other.overdue_ns),
+            attempt_times=self.attempt_times + other.attempt_times,
         )
 
 
@@ -173,6 +178,7 @@ class StoreWriter:
         self._rows(self._store.write_verdicts, work.verdicts)
         self._rows(self._store.write_evidence, work.evidence)
         self._rows(self._store.write_host_health, work.health)
+        self._rows(self._store.write_attempt_times, work.attempt_times)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
         if work.overdue_ns:
@@ -241,6 +247,7 @@ class StoreWriter:
             "evidence": sum(len(one.evidence) for one in given),
             "actions": sum(len(one.actions) for one in given),
             "health": sum(len(one.health) for one in given),
+            "attempt_times": sum(len(one.attempt_times) for one in given),
         }
         if any(lost.values()):
             _LOG.error("rows lost: the database is still away", extra=lost)

@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "train a small real job, strike it with a real fault, check the verdict",
         ),
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
+        "ettr": ("tocsin.cli.ettr", "what each job's wall time was spent on: effective training time, and the rest"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
         "token": ("tocsin.cli.token", "credentials of hosts: issue, list, rotate, revoke"),
@@ -74,7 +75,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "operators, when something is wrong": ("incidents", "status", "sql", "causes", "flight-recorder"),
+        "operators, when something is wrong": ("incidents", "status", "ettr", "sql", "causes", "flight-recorder"),
         "ML engineers, around a job": ("exec", "record", "drill"),
         "SREs, who run it": (
             "serve",

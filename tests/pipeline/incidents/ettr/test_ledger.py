@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.incidents.ettr.ledger import EttrConfig, EttrLedger
 from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
@@ -43,10 +44,13 @@ class Timeline:
 
     def __init__(self) -> None:
         self.engine, self.ledger = EmbeddedEngine(EngineConfig()), EttrLedger()
-        self.engine.taps.append(lambda bundle: self.ledger.on_slice(bundle.fast))
+        self.engine.taps.append(self._tap)
         self.now_ns = START_NS
         self.told: list[AttemptTime] = []
         self.verdicts: list[Verdict] = []
+
+    def _tap(self, bundle: SliceBundle) -> None:
+        self.ledger.on_slice(bundle.fast)
 
     def begin(self, attempt: int = 0, *, start_up_seconds: float = 0.0, step: int = 0) -> FakeJob:
         """Begin an attempt now: its ranks say hello, and make their first step some seconds later."""
@@ -223,7 +227,7 @@ def test_an_attempt_that_nobody_heard_for_an_hour_ended_at_its_last_sign() -> No
 
 
 def test_jobs_and_attempts_are_bounded() -> None:
-    ledger = EttrLedger(EttrConfig(most_jobs=3, most_attempts=2))
+    ledger = EttrLedger(EttrConfig(most_jobs_count=3, most_attempts_count=2))
     for second in range(12):
         key = JobKey("c", f"j{second // 2 % 6}", second)
         begun = Topology(key, "n", _at(second), ())
@@ -310,10 +314,10 @@ def test_parts_and_unattributed_sum_to_the_wall_time_and_a_restore_changes_nothi
     for later_ns in (now_ns, now_ns + 30 * NS_PER_SECOND):
         found = ledger.accounts(later_ns)
         assert other.accounts(later_ns) == found
-        for one in found:
-            assert min(one.parts_ns.values(), default=0) >= 0
-            assert one.unattributed_ns >= 0
-            assert sum(one.parts_ns.values()) + one.unattributed_ns == one.wall_ns
+        for told in found:
+            assert min(told.parts_ns.values(), default=0) >= 0
+            assert told.unattributed_ns >= 0
+            assert sum(told.parts_ns.values()) + told.unattributed_ns == told.wall_ns
         for before, after in pairwise(found):
             assert before.until_ns == after.began_ns
     assert other.snapshot() == ledger.snapshot()
