@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -29,7 +30,7 @@ def second_of(
     return Slice(JOB, at_second(second), at_second(second + 1), (StepBatch(JOB, "n0", at_second(second), rows),))
 
 
-def run(signs: JobSigns, losses: list[float | None], begin: int = 0) -> list[list[Finding]]:
+def run(signs: JobSigns, losses: Sequence[float | None], begin: int = 0) -> list[list[Finding]]:
     return [signs.on_slice(second_of(begin + row, begin + row, loss), ()) for row, loss in enumerate(losses)]
 
 
