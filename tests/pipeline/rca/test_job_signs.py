@@ -35,7 +35,7 @@ def run(signs: JobSigns, losses: Sequence[float | None], begin: int = 0) -> list
 
 
 def test_a_restore_in_between_changes_nothing() -> None:
-    losses: list[float | None] = [2.0] * 150 + [11.0] * 60
+    losses = [2.0] * 150 + [11.0] * 60
     whole, part = new_signs(), new_signs()
     wanted = run(whole, losses)
     found = run(part, losses[:170])
