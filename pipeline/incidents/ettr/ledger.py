@@ -46,7 +46,7 @@ class _Job:
     attempts: dict[int, AttemptAccount] = field(default_factory=dict)
     made_step: int = -1
     has_news: bool = False
-    """Whether an attempt began or ended since the last account."""
+    """Whether an attempt began, or its last process ended, since the last account."""
 
     @property
     def last_sign_ns(self) -> int:
@@ -83,7 +83,7 @@ class EttrLedger:
         account = job.attempts.get(data.job.attempt)
         if account is None:
             account = self._begin(job, data.job.attempt, min(record.ts_ns for record in data.records))
-        was_ended = account.is_ended_in_order
+        was_left_ns = account.left_ns
         account.last_sign_ns = max(account.last_sign_ns, data.end_ns)
         for record in data.records:
             if isinstance(record, Event):
@@ -94,7 +94,7 @@ class EttrLedger:
         if batches:
             job.made_step = account.take_steps(batches, job.made_step)
         account.bound()
-        job.has_news |= account.is_ended_in_order is not was_ended
+        job.has_news |= account.left_ns != was_left_ns
         return ()
 
     def on_verdicts(self, verdicts: Iterable[Verdict]) -> None:
