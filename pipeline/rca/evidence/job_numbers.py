@@ -53,15 +53,19 @@ class JobNumbers:
         self._followed: dict[str, set[int]] = {name: set() for name in NUMBERS}
         self._any: set[int] = set()
         """Ranks that are followed for any number; a large job brings 80,000 rows at once."""
+        self._wants = (True, True, True)
+        """Whether more ranks are wanted, for each number."""
         self._open: dict[int, _OpenStep] = {}
         self._settled_step = -1
 
     def take_steps(self, rows: Iterable[StepRecord]) -> None:
         """Take steps of one host."""
         for row in rows:
+            if row.rank not in self._any and not self._is_wanted(row):
+                continue
             if row.step < self._settled_step - _BACK_COUNT:
                 self._settled_step, self._open = row.step - 1, {}
-            if row.step <= self._settled_step or not (row.rank in self._any or self._is_wanted(row)):
+            if row.step <= self._settled_step:
                 continue
             for name, value in zip(NUMBERS, (row.loss, row.grad_norm, row.duration_seconds), strict=True):
                 if value is not None and math.isfinite(value) and self._is_followed(name, row.rank):
@@ -71,9 +75,8 @@ class JobNumbers:
 
     def _is_wanted(self, row: StepRecord) -> bool:
         """Return whether a rank that is not followed yet tells a number of which more ranks are wanted."""
-        told = (row.loss is not None, row.grad_norm is not None, True)
-        sets = self._followed.values()
-        return any(one and len(ranks) < _MAX_FOLLOWED_RANKS for one, ranks in zip(told, sets, strict=True))
+        wants_loss, wants_norm, wants_time = self._wants
+        return wants_time or (wants_loss and row.loss is not None) or (wants_norm and row.grad_norm is not None)
 
     def _is_followed(self, name: str, rank: int) -> bool:
         """Return whether a rank's number counts; the first ranks that tell it are followed."""
@@ -84,7 +87,13 @@ class JobNumbers:
             return False
         known.add(rank)
         self._any.add(rank)
+        self._count()
         return True
+
+    def _count(self) -> None:
+        """Note for which numbers more ranks are wanted."""
+        loss, norm, time = (len(self._followed[name]) < _MAX_FOLLOWED_RANKS for name in NUMBERS)
+        self._wants = (loss, norm, time)
 
     def _open_step(self, row: StepRecord) -> _OpenStep:
         """Return the open step of a row; a new one begins with it."""
@@ -125,6 +134,7 @@ class JobNumbers:
         """Replace the state by values that ``to_state`` returned."""
         self._followed = {name: set(ranks) for name, ranks in zip(NUMBERS, state["followed"], strict=True)}
         self._any = set().union(*self._followed.values())
+        self._count()
         self._open = {
             step: _OpenStep(first_ns, begin_ns, {n: list(v) for n, v in zip(NUMBERS, told, strict=True)})
             for step, first_ns, begin_ns, told in state["open"]
