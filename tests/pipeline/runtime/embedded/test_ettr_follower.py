@@ -12,8 +12,9 @@ from tests.pipeline.waiting import until
 from tocsin.pipeline.incidents.ettr.ledger import EttrConfig
 from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
 from tocsin.pipeline.runtime.embedded.ettr_follower import FILE_NAME, EttrFollower, attach_ettr, ettr_answerer
+from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
 
 
 class EttrLife(Life):
@@ -92,3 +93,11 @@ def test_readers_may_ask_for_one_job(tmp_path: Path) -> None:
     assert answer({}) == {"rows": []}
     with pytest.raises(EngineRefusedError, match="job_id"):
         answer({"job_id": 5})
+
+
+def test_accounts_of_queued_writes_are_merged_in_their_order() -> None:
+    first = AttemptTime(JobKey("c", "j"), 0, 1, 1, is_over=False)
+    writes = [Write(attempt_times=(first,)), Write(), Write(attempt_times=(replace(first, told_ns=2),))]
+    merged = writes[0] + writes[1] + writes[2]
+    assert [len(one) for one in (*writes, merged)] == [1, 0, 1, 2]
+    assert [one.told_ns for one in merged.attempt_times] == [1, 2]
