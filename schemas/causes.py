@@ -66,6 +66,8 @@ CAUSES: dict[str, Cause] = {
         Cause("placement", "nobody", _A.NOTIFY, "groups that cross switches are slower, no part is broken"),
         Cause("shared_service", "nobody", _A.NOTIFY, "all ranks wait for the same service (storage, loader, registry)"),
         Cause("software_jitter", "nobody", _A.NOTIFY, "changing ranks pause (garbage collection, allocator)"),
+        Cause("divergence", "nobody", _A.NOTIFY, "loss or gradient norm of all ranks rose to five times their past"),
+        Cause("gradual_slowdown", "nobody", _A.NOTIFY, "all ranks' steps became longer little by little"),
         Cause("workload_change", "nobody", _A.NONE, "all ranks changed together"),
         Cause(
             "common_driver", "nobody", _A.NOTIFY, "many machines report the same GPU error: rather driver than parts"

@@ -68,6 +68,8 @@ class Reason(NamedReason):
     OWN_LOADER_SLOW = "own_loader_slow", "One rank's waiting for data explains why it is slowest."
     ALL_LOADERS_SLOW = "all_loaders_slow", "All ranks wait for data together: a shared service."
     JOB_WIDE_SLOWDOWN = "job_wide_slowdown", "All ranks slowed down together: nobody is at fault."
+    NUMBERS_JUMPED = "numbers_jumped", "The job's loss or gradient norm is five times its past, on all ranks alike."
+    STEPS_GROW = "steps_grow", "The job's steps became longer little by little, on all ranks alike."
     SLOWEST_RANK_CHANGES = (
         "slowest_rank_changes",
         "The slowest rank is another one in each step: data or software jitter.",

@@ -44,6 +44,8 @@ def same_fault(incident: Incident, finding: Finding) -> bool:
     if verdict.fault is FaultKind.FAIL_SLOW and finding.fault is FaultKind.FAIL_SLOW:
         # "The job is slow" first names nobody and may narrow to one; the rest of it is the same slowness.
         return not verdict.suspects or not finding.suspects
+    if verdict.fault is FaultKind.DEGRADED and finding.cause != verdict.cause:
+        return False  # two signs of a whole job are two incidents
     return verdict.fault is finding.fault and not verdict.suspects and not finding.suspects
 
 

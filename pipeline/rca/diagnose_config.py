@@ -16,6 +16,7 @@ from tocsin.pipeline.rca.evidence.phases import PhaseConfig
 from tocsin.pipeline.rca.evidence.silence import SilenceConfig
 from tocsin.pipeline.rca.evidence.stop import StopConfig
 from tocsin.pipeline.rca.evidence.waits import WaitConfig
+from tocsin.pipeline.rca.job_signs import JobSignsConfig
 from tocsin.pipeline.rca.rules.deviations import MachineRules
 from tocsin.pipeline.rca.rules.leaf_congestion import SwitchRules
 from tocsin.pipeline.rca.rules.slow import SlowRules
@@ -40,3 +41,4 @@ class DiagnoseConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     backlog: BacklogRules = field(default_factory=BacklogRules)
     switches: SwitchRules = field(default_factory=SwitchRules)
+    signs: JobSignsConfig = field(default_factory=JobSignsConfig)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.diagnose_config import DiagnoseConfig
 from tocsin.pipeline.rca.evidence.hardware import BrokenHosts
@@ -15,6 +16,7 @@ from tocsin.pipeline.rca.evidence.returned import ReturnedHosts
 from tocsin.pipeline.rca.evidence.silence import silent_hosts
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
+from tocsin.pipeline.rca.job_signs import JobSigns
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics
 from tocsin.pipeline.rca.rules.slow import tells_later
 from tocsin.pipeline.rca.rules.standstill import reported_as_unexplained, still_stalled
@@ -63,6 +65,7 @@ class Diagnose:
         self._broken_hosts = BrokenHosts(config.hardware, self._trackers.hardware)
         self._hardware_causes = HardwareCauses(config.hardware, self._trackers.hardware)
         self._returned = ReturnedHosts()
+        self._signs = JobSigns(config.signs, graph)
 
     def follow(self, older: Diagnose) -> None:
         """Take over what the attempt before this one knows and this attempt may meet again.
@@ -82,6 +85,7 @@ class Diagnose:
         """
         self._trackers.take(data)
         self._stopped_job.analyse_waits(data.end_ns, pace)
+        signs = self._signs.on_slice(data, [one for one in anomalies if one.detector == STEPS])
         if self._graph.ended():
             return Diagnosis((), ())
         evidence = sort_evidence(data.end_ns, pace, anomalies)
@@ -101,7 +105,8 @@ class Diagnose:
         findings = self._trackers.loaders.explain(findings, data.end_ns)
         findings = [*findings, *self._find_recurring(data.end_ns, findings, has_nan=stop.has_nan)]
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
-        return Diagnosis(self._with_witnesses([*contradicted, *findings], evidence), tuple(evidence.reasons))
+        found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs)
+        return Diagnosis(found, tuple(evidence.reasons))
 
     def _add_standstill(
         self, findings: list[Finding], evidence: SliceEvidence, exit_reason: Reason | None
@@ -195,6 +200,7 @@ class Diagnose:
         return {
             **self._trackers.snapshot(),
             **self._slow_job.snapshot(),
+            **self._signs.snapshot(),
             "belied": pack_state(self._stopped_job.belied.to_state()),
             "returned": pack_state(self._returned.to_state()),
         }
@@ -203,6 +209,7 @@ class Diagnose:
         """Restore the state that ``snapshot`` returned."""
         self._trackers.restore(parts)
         self._slow_job.restore(parts)
+        self._signs.restore(parts)
         self._stopped_job.belied.load_state(unpack_state(parts, "belied"))
         self._returned.load_state(unpack_state(parts, "returned"))
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Action, Component, Verdict
@@ -190,6 +191,10 @@ class Store(Protocol):
 
     def write_notes(self, notes: Sequence[OperatorNote]) -> None:
         """Insert judgements of verdicts and planned work; the latest word on each is kept."""
+        ...
+
+    def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
+        """Insert accounts of attempts; the one that was told last of each attempt is kept."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:

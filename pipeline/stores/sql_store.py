@@ -15,6 +15,8 @@ from typing import Any, Final, Protocol, TypeVar
 from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.alert_rows import alert_sent_row
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_time_rows import attempt_time_row
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.note_rows import feedback_row, maintenance_row
 from tocsin.pipeline.stores.rows import Row
@@ -215,6 +217,10 @@ class SqlStore:
         """See ``Store.write_notes``."""
         self._insert_all("feedback", [one for one in notes if isinstance(one, Feedback)], feedback_row)
         self._insert_all("maintenance", [one for one in notes if isinstance(one, Maintenance)], maintenance_row)
+
+    def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
+        """See ``Store.write_attempt_times``."""
+        self._insert_all("ettr", told, attempt_time_row)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """See ``Store.expire_overdue``."""

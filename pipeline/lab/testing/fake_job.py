@@ -79,6 +79,8 @@ class FakeJob:
         """(rank, step, phase) -> factor of the healthy time, for different data or a longer stage."""
         self.extra_seconds: Callable[[int, int], float] = lambda _rank, _step: 0.0
         """(rank, step) -> extra seconds of the rank's own time in the forward pass, for a pause of the program."""
+        self.numbers: Callable[[int], tuple[float, float]] = lambda _step: (2.0, 1.0)
+        """Step -> loss and gradient norm of every rank."""
         self.stalled = False
         self.skipped: dict[int, str] = {}
         self._seq: dict[str, int] = dict.fromkeys((g.comm_id for g in self.groups), 0)
@@ -263,8 +265,7 @@ class FakeJob:
                     times["backward"],
                     times["optimizer"],
                     meet - own[index],
-                    2.0 if rank.tells_loss else None,
-                    1.0 if rank.tells_loss else None,
+                    *(self.numbers(self.step) if rank.tells_loss else (None, None)),
                 )
             )
             self._collect(rank, begin_ns, (own, pair, links), ts_ns)

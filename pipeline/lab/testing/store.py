@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.operator_notes import OperatorNote
@@ -28,6 +29,7 @@ class MemoryStore:
         self.health: list[HostHealth] = []
         self.statuses: list[JobStatus] = []
         self.notes: list[OperatorNote] = []
+        self.attempt_times: list[AttemptTime] = []
         self.failures_left_count = 0
 
     def migrate(self) -> int:
@@ -78,6 +80,10 @@ class MemoryStore:
     def write_notes(self, notes: Sequence[OperatorNote]) -> None:
         """Keep judgements of verdicts and planned work."""
         self.notes.extend(notes)
+
+    def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
+        """Keep accounts of attempts."""
+        self.attempt_times.extend(told)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """Expire overdue verdicts and their open actions; return the verdicts' ids."""

@@ -18,6 +18,7 @@ from typing import TypeVar
 from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.schemas.errors import RowRefusedError, StoreError
@@ -45,6 +46,7 @@ class Write:
         overdue_ns: expire open verdicts that were to be renewed by this time; 0: do not look for them.
         alerts: notices to people whose delivery ended.
         notes: judgements of verdicts and planned work.
+        attempt_times: accounts of attempts.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -54,11 +56,13 @@ class Write:
     overdue_ns: int = 0
     alerts: tuple[AlertSent, ...] = ()
     notes: tuple[OperatorNote, ...] = ()
+    attempt_times: tuple[AttemptTime, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
-        return rows_count + len(self.alerts) + len(self.notes) + (self.overdue_ns > 0)
+        rows_count += len(self.alerts) + len(self.notes) + len(self.attempt_times)
+        return rows_count + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
         """Return both writes merged, this one first."""
@@ -70,6 +74,7 @@ class Write:
             max(self.overdue_ns, other.overdue_ns),
             self.alerts + other.alerts,
             self.notes + other.notes,
+            self.attempt_times + other.attempt_times,
         )
 
 
@@ -183,6 +188,7 @@ class StoreWriter:
         self._rows(self._store.write_evidence, work.evidence)
         self._rows(self._store.write_host_health, work.health)
         self._rows(self._store.write_notes, work.notes)
+        self._rows(self._store.write_attempt_times, work.attempt_times)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
         if work.overdue_ns:
@@ -253,6 +259,7 @@ class StoreWriter:
             "actions": sum(len(one.actions) for one in given),
             "health": sum(len(one.health) for one in given),
             "notes": sum(len(one.notes) for one in given),
+            "attempt_times": sum(len(one.attempt_times) for one in given),
         }
         if any(lost.values()):
             _LOG.error("rows lost: the database is still away", extra=lost)

@@ -101,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     # chDB and numpy take half a second to import: only this command pays.
     from tocsin.pipeline.recording.live import RecordingManager
+    from tocsin.pipeline.runtime.embedded.ettr_follower import attach_ettr
     from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
     from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
@@ -116,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         service = EngineService(_service_config(args, folder, server), store, writer=writer)
         service.attach_recordings(RecordingManager(service.engine))
+        attach_ettr(service, store, folder)
         fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
         notes = attach_notes(service, folder, fleet, store.query)
         if args.alerts is not None:

@@ -1,0 +1,261 @@
+"""The account of one attempt: turns its events, steps and verdicts into spans of wall time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tocsin.pipeline.incidents.ettr.made_steps import MAX_FOLLOWED_RANKS, MadeStep, MadeSteps
+from tocsin.pipeline.incidents.ettr.timeline import AttemptTimeline, Claim
+from tocsin.pipeline.job.facts import ended_before_ns
+from tocsin.pipeline.stores.attempt_times import TimePart
+from tocsin.schemas import events
+from tocsin.schemas.records import Event, StepBatch, StepRecord, Topology
+from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
+from tocsin.schemas.wire.event_payloads import number
+
+_STANDSTILLS: Final = frozenset({FaultKind.FAIL_STOP, FaultKind.HANG})
+"""Faults that keep a job from making steps. The others cost time inside of steps."""
+_MOST_FAULTS: Final = 64
+_MOST_OPEN_PHASES: Final = 4 * MAX_FOLLOWED_RANKS
+_ENDS: Final = frozenset({events.EXIT, events.BYE, events.PROCESS_GONE})
+_SIGNS_OF_START: Final = frozenset({events.HELLO, events.STAGE})
+
+
+@dataclass(slots=True)
+class _Fault:
+    """Times of one verdict about a standstill, 0 = not yet."""
+
+    onset_ns: int
+    opened_ns: int
+    confirmed_ns: int = 0
+    is_cancelled: bool = False
+
+
+@dataclass(slots=True)
+class _Process:
+    """What is known of one rank's process: when it ended (0 = it runs), whether in order, since when it is stopped."""
+
+    ended_ns: int = 0
+    is_in_order: bool = False
+    stopped_ns: int = 0
+
+
+class AttemptAccount:
+    """Measures one attempt; it is fed with the attempt's slices and verdicts.
+
+    Attributes:
+        timeline: the measured spans.
+        last_sign_ns: when anything of it was heard last.
+        steps_count: steps that were made for the first time.
+        recomputed_steps_count: steps that were made again.
+        last_step: number of the newest step, -1 = none.
+    """
+
+    def __init__(self, begin_ns: int) -> None:
+        """Start an account.
+
+        Args:
+            begin_ns: the attempt's first sign.
+        """
+        self.timeline = AttemptTimeline(begin_ns)
+        self.last_sign_ns = begin_ns
+        self.steps_count = 0
+        self.recomputed_steps_count = 0
+        self.last_step = -1
+        self._steps = MadeSteps()
+        self._processes: dict[int, _Process] = {}
+        self._phases: dict[tuple[int, str], int] = {}
+        self._faults: dict[str, _Fault] = {}
+        self._starting_ns = 0
+        """First hello or stage since the newest step, 0 = none."""
+        self._stopped_ns = 0
+        """Since when most processes are stopped, 0 = they are not."""
+        self._acknowledged_ns = 0
+        """First acknowledged action since the newest step, 0 = none."""
+
+    @property
+    def begin_ns(self) -> int:
+        """The attempt's first sign."""
+        return self.timeline.begin_ns
+
+    def take_event(self, event: Event) -> None:
+        """Learn from an event of the attempt."""
+        if event.name in _SIGNS_OF_START and event.payload.get("edge") != "end":
+            self._take_start(event)
+        elif event.name == events.PHASE:
+            self._take_phase(event)
+        elif event.rank >= 0 and event.name in _ENDS:
+            self._take_end(event)
+        elif event.rank >= 0 and event.name == events.STOPPED:
+            self._take_stop(event)
+
+    def take_places(self, topology: Topology) -> None:
+        """Learn which ranks there are."""
+        for place in topology.places:
+            self._process(place.rank)
+
+    def take_steps(self, batches: Iterable[StepBatch], made_before: int) -> int:
+        """Take the steps of all hosts in one slice; return the newest step number that the job ever made.
+
+        Args:
+            batches: the steps.
+            made_before: newest step number that the job made so far, -1 = none.
+        """
+        rows: list[StepRecord] = [row for batch in batches for row in batch.rows]
+        for row in rows:
+            process = self._processes.get(row.rank) or self._process(row.rank)
+            if process is not None and process.ended_ns and row.ts_ns > process.ended_ns:
+                process.ended_ns = 0  # it makes steps again
+        for made in self._steps.take(rows):
+            self._take_made(made, is_new=made.step > made_before)
+            made_before = max(made_before, made.step)
+        return made_before
+
+    def _take_made(self, made: MadeStep, *, is_new: bool) -> None:
+        """Count one step of the job, and end the start-up before it."""
+        if self._starting_ns and self._starting_ns < made.end_ns:
+            self.timeline.claim(TimePart.START_UP, self._starting_ns, made.begin_ns)
+            self._starting_ns = 0
+        self.timeline.add_step(TimePart.PRODUCTIVE if is_new else TimePart.RECOMPUTED, made.begin_ns, made.end_ns)
+        self.steps_count += is_new
+        self.recomputed_steps_count += not is_new
+        self.last_step = made.step
+        if self._acknowledged_ns and self._acknowledged_ns < made.begin_ns:
+            self._acknowledged_ns = 0
+
+    def _take_start(self, event: Event) -> None:
+        """Note that a process of the attempt starts; it ends the time without processes before it."""
+        self._starting_ns = min(self._starting_ns or event.ts_ns, event.ts_ns)
+        self.end_waiting(event.ts_ns)
+        process = self._process(event.rank) if event.rank >= 0 else None
+        if process is not None and process.ended_ns <= event.ts_ns:
+            process.ended_ns = process.stopped_ns = 0
+
+    def end_waiting(self, ts_ns: int) -> None:
+        """Note that a process starts: the time without processes before it was spent on scheduling."""
+        since_ns = self._acknowledged_ns or self.left_ns
+        if since_ns:
+            self.timeline.claim(TimePart.SCHEDULING, since_ns, ts_ns)
+            self._acknowledged_ns = 0
+
+    def take_acknowledged(self, ts_ns: int) -> None:
+        """Note that a scheduler acknowledged an action that starts the job again."""
+        self._acknowledged_ns = self._acknowledged_ns or ts_ns
+
+    def _take_phase(self, event: Event) -> None:
+        """Learn the begin or end of an announced phase; a step that goes on during it keeps its time."""
+        key = (event.rank, str(event.payload.get("phase") or ""))
+        if event.payload.get("edge") == "begin":
+            if len(self._phases) < _MOST_OPEN_PHASES:
+                self._phases.setdefault(key, event.ts_ns)
+        elif (begin_ns := self._phases.pop(key, 0)) > 0:
+            self.timeline.claim(TimePart.IDLE, begin_ns, event.ts_ns)
+
+    def _take_end(self, event: Event) -> None:
+        """Learn the end of a rank's process."""
+        process = self._process(event.rank)
+        if process is None:
+            return
+        ts_ns = ended_before_ns(event) or event.ts_ns
+        is_known = process.ended_ns > 0
+        process.ended_ns = min(process.ended_ns, ts_ns) if is_known else ts_ns
+        if event.name == events.EXIT:
+            process.is_in_order = not number(event.payload, "code", 0) and not number(event.payload, "signal", 0)
+        else:
+            process.is_in_order = event.name == events.BYE or (is_known and process.is_in_order)
+        self._see_stops(event.ts_ns)
+
+    def _take_stop(self, event: Event) -> None:
+        """Learn that a rank's process was stopped (state T) or goes on."""
+        process = self._process(event.rank)
+        if process is not None:
+            process.stopped_ns = event.ts_ns if event.payload.get("edge") == "begin" else 0
+            self._see_stops(event.ts_ns)
+
+    def _see_stops(self, now_ns: int) -> None:
+        """Begin or end the time in which most living processes are stopped."""
+        living = [one for one in self._processes.values() if not one.ended_ns]
+        are_stopped = 2 * sum(one.stopped_ns > 0 for one in living) > len(living)
+        if are_stopped and not self._stopped_ns:
+            self._stopped_ns = now_ns
+        elif not are_stopped and self._stopped_ns:
+            self.timeline.claim(TimePart.IDLE, self._stopped_ns, now_ns)
+            self._stopped_ns = 0
+
+    def _process(self, rank: int) -> _Process | None:
+        """Return what is known of a rank's process; None: more ranks are followed already than are kept."""
+        if rank not in self._processes and len(self._processes) >= MAX_FOLLOWED_RANKS:
+            return None
+        return self._processes.setdefault(rank, _Process())
+
+    @property
+    def left_ns(self) -> int:
+        """When the last process ended, 0 = some still run, or nothing is known of them."""
+        ends = [one.ended_ns for one in self._processes.values()]
+        return max(ends) if ends and all(ends) else 0
+
+    @property
+    def is_ended_in_order(self) -> bool:
+        """Whether all processes ended in order."""
+        return self.left_ns > 0 and all(one.is_in_order for one in self._processes.values())
+
+    def take_verdict(self, verdict: Verdict) -> None:
+        """Learn when a standstill began, was found, and was confirmed; a line that comes again changes nothing."""
+        fault = self._faults.get(verdict.verdict_id)
+        if fault is None:
+            if verdict.fault not in _STANDSTILLS or verdict.update > 0:
+                return  # when it opened is not known here
+            if len(self._faults) >= _MOST_FAULTS:
+                del self._faults[next(iter(self._faults))]
+            fault = self._faults[verdict.verdict_id] = _Fault(verdict.onset_ns, verdict.detected_ns)
+        fault.onset_ns = verdict.onset_ns
+        fault.opened_ns = min(fault.opened_ns, verdict.detected_ns)
+        if verdict.state is VerdictState.CONFIRMED:
+            fault.confirmed_ns = min(fault.confirmed_ns or verdict.detected_ns, verdict.detected_ns)
+        fault.is_cancelled = verdict.state is VerdictState.CANCELLED or verdict.fault not in _STANDSTILLS
+
+    def _fault_claims(self) -> list[Claim]:
+        """Return the detection and the diagnosis of each verdict that was not taken back."""
+        standing = [one for one in self._faults.values() if not one.is_cancelled]
+        found = [(TimePart.DETECTION, one.onset_ns, one.opened_ns) for one in standing]
+        return found + [(TimePart.DIAGNOSIS, one.opened_ns, one.confirmed_ns) for one in standing if one.confirmed_ns]
+
+    def bound(self) -> None:
+        """Keep the memory bounded."""
+        self.timeline.bound(self._fault_claims())
+        settled_ns = self.timeline.settled_ns
+        self._faults = {
+            name: one for name, one in self._faults.items() if not one.confirmed_ns or one.confirmed_ns > settled_ns
+        }
+
+    def parts(self, until_ns: int) -> Mapping[TimePart, int]:
+        """Return part -> nanoseconds from the begin to a time; they sum to at most the wall time."""
+        return self.timeline.parts(until_ns, self._fault_claims())
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state as JSON-serialisable values, for a snapshot."""
+        processes = self._processes
+        return {
+            "timeline": self.timeline.to_state(),
+            "numbers": [self.last_sign_ns, self.steps_count, self.recomputed_steps_count, self.last_step],
+            "since": [self._starting_ns, self._stopped_ns, self._acknowledged_ns],
+            "steps": self._steps.to_state(),
+            "processes": [[rank, one.ended_ns, one.is_in_order, one.stopped_ns] for rank, one in processes.items()],
+            "phases": [[rank, phase, begin_ns] for (rank, phase), begin_ns in self._phases.items()],
+            "faults": {name: asdict(one) for name, one in self._faults.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> AttemptAccount:
+        """Return the account that ``to_state`` described."""
+        found = cls(0)
+        found.timeline = AttemptTimeline.from_state(state["timeline"])
+        found.last_sign_ns, found.steps_count, found.recomputed_steps_count, found.last_step = state["numbers"]
+        found._starting_ns, found._stopped_ns, found._acknowledged_ns = state["since"]
+        found._steps = MadeSteps.from_state(state["steps"])
+        found._processes = {rank: _Process(*values) for rank, *values in state["processes"]}
+        found._phases = {(rank, phase): begin_ns for rank, phase, begin_ns in state["phases"]}
+        found._faults = {name: _Fault(**fields) for name, fields in state["faults"].items()}
+        return found

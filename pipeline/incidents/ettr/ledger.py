@@ -1,0 +1,225 @@
+"""The ledger of effective training time (ETTR): what each attempt of each job spent its wall time on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
+from tocsin.pipeline.stores.attempt_times import AttemptTime
+from tocsin.pipeline.stores.base import ActionChange, ActionState
+from tocsin.schemas.job_key import IDLE_JOB_ID
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Slice, StepBatch, Topology
+from tocsin.schemas.verdicts import ActionKind, Verdict
+
+PART: Final = "ettr"
+"""Name of the only part of a snapshot."""
+_RESTARTING: Final = frozenset(
+    {ActionKind.RESTART, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY, ActionKind.ROLLBACK}
+)
+_ACKNOWLEDGED: Final = frozenset({ActionState.ACCEPTED, ActionState.DONE})
+
+
+@dataclass(frozen=True, slots=True)
+class EttrConfig:
+    """Settings of the ledger.
+
+    Attributes:
+        tell_ns: distance of two accounts of an attempt that goes on.
+        silent_ns: an attempt that was not heard for so long, and that no other one followed, ended at its last sign.
+        most_jobs_count: jobs that are kept; the one that was silent for the longest time is dropped first.
+        most_attempts_count: attempts of one job that are kept; the oldest is dropped first. Its stored row stays.
+    """
+
+    tell_ns: int = 60 * NS_PER_SECOND
+    silent_ns: int = 3600 * NS_PER_SECOND
+    most_jobs_count: int = 1024
+    most_attempts_count: int = 16
+
+
+@dataclass(slots=True)
+class _Job:
+    """One job: its attempts by number, and the newest step number that any of them made (-1 = none)."""
+
+    attempts: dict[int, AttemptAccount] = field(default_factory=dict)
+    made_step: int = -1
+    has_news: bool = False
+    """Whether an attempt began, or its last process ended, since the last account."""
+
+    @property
+    def last_sign_ns(self) -> int:
+        """When the job was heard last."""
+        return max((one.last_sign_ns for one in self.attempts.values()), default=0)
+
+
+class EttrLedger:
+    """Accounts of all jobs: an operator over their slices, the lines of their verdicts, and acknowledged actions.
+
+    The attempts of a job follow each other without a gap: one reaches up to the first sign of the next. So the time
+    between the death of one and the first sign of the next belongs to the one that died.
+    """
+
+    def __init__(self, config: EttrConfig | None = None) -> None:
+        """Start without jobs.
+
+        Args:
+            config: settings; None: the defaults.
+        """
+        self._config = config or EttrConfig()
+        self._jobs: dict[tuple[str, str], _Job] = {}
+        self._told_ns = 0
+        self._told: dict[JobKey, AttemptTime] = {}
+        """What was told last of each attempt; not part of a snapshot, because telling again changes nothing."""
+
+    def on_slice(self, data: Slice) -> Sequence[AttemptTime]:
+        """Take the records of one attempt in one span of time; what it costs is told by ``on_time``."""
+        if not data.records or data.job.job_id == IDLE_JOB_ID:
+            return ()
+        job = self._job(data.job)
+        if data.job.attempt < max(job.attempts, default=0):
+            return ()  # the time belongs to the attempt that followed
+        account = job.attempts.get(data.job.attempt)
+        if account is None:
+            account = self._begin(job, data.job.attempt, min(record.ts_ns for record in data.records))
+        was_left_ns = account.left_ns
+        account.last_sign_ns = max(account.last_sign_ns, data.end_ns)
+        for record in data.records:
+            if isinstance(record, Event):
+                account.take_event(record)
+            elif isinstance(record, Topology):
+                account.take_places(record)
+        batches = [record for record in data.records if isinstance(record, StepBatch)]
+        if batches:
+            job.made_step = account.take_steps(batches, job.made_step)
+        account.bound()
+        job.has_news |= account.left_ns != was_left_ns
+        return ()
+
+    def on_verdicts(self, verdicts: Iterable[Verdict]) -> None:
+        """Take lines of verdicts, of any jobs; a line may come again."""
+        for verdict in verdicts:
+            job = self._jobs.get((verdict.job.cluster, verdict.job.job_id))
+            account = None if job is None else job.attempts.get(verdict.job.attempt)
+            if account is not None:
+                account.take_verdict(verdict)
+
+    def on_action(self, change: ActionChange) -> None:
+        """Take a change of an action; scheduling begins where a scheduler accepts one that starts the job again."""
+        action = change.action
+        job = self._jobs.get((action.job.cluster, action.job.job_id))
+        account = None if job is None else job.attempts.get(action.job.attempt)
+        if account is not None and action.kind in _RESTARTING and change.state in _ACKNOWLEDGED and not action.dry_run:
+            account.take_acknowledged(change.changed_ns)
+
+    def on_time(self, now_ns: int) -> list[AttemptTime]:
+        """Return what is new: each minute the accounts that changed, and at once those of jobs whose attempts end.
+
+        Args:
+            now_ns: the present.
+        """
+        is_due = now_ns - self._told_ns >= self._config.tell_ns or now_ns < self._told_ns
+        if is_due:
+            self._told_ns = now_ns - now_ns % self._config.tell_ns
+        found = []
+        for key, job in self._jobs.items():
+            if is_due or job.has_news:
+                job.has_news = False
+                found += [told for told in self._accounts(key, job, now_ns) if self._is_new(told)]
+        self._told.update((told.job, told) for told in found)
+        return found
+
+    def accounts(self, now_ns: int) -> list[AttemptTime]:
+        """Return the account of each attempt that is kept, by job and attempt.
+
+        Args:
+            now_ns: the present.
+        """
+        return [told for key, job in sorted(self._jobs.items()) for told in self._accounts(key, job, now_ns)]
+
+    def _is_new(self, told: AttemptTime) -> bool:
+        """Return whether an account differs from what was told last of its attempt."""
+        before = self._told.get(told.job)
+        return before is None or replace(before, told_ns=told.told_ns) != told
+
+    def _accounts(self, key: tuple[str, str], job: _Job, now_ns: int) -> list[AttemptTime]:
+        """Return the accounts of one job's attempts."""
+        numbers = sorted(job.attempts)
+        begins = [job.attempts[number].begin_ns for number in numbers[1:]]
+        return [
+            self._account(JobKey(*key, number), job.attempts[number], next_ns, now_ns)
+            for number, next_ns in zip(numbers, [*begins, 0], strict=True)
+        ]
+
+    def _account(self, job: JobKey, account: AttemptAccount, next_ns: int, now_ns: int) -> AttemptTime:
+        """Return one attempt's account.
+
+        Args:
+            job: the attempt.
+            account: its account.
+            next_ns: begin of the attempt that followed, 0 = none did.
+            now_ns: the present.
+        """
+        is_silent = now_ns - account.last_sign_ns >= self._config.silent_ns
+        until_ns = account.last_sign_ns if is_silent else now_ns
+        if account.is_ended_in_order:
+            until_ns = min(until_ns, account.left_ns)
+        until_ns = max(next_ns or until_ns, account.timeline.settled_ns)
+        is_over = next_ns > 0 or is_silent or account.is_ended_in_order
+        numbers = (account.steps_count, account.recomputed_steps_count, account.last_step)
+        return AttemptTime(job, account.begin_ns, until_ns, now_ns, is_over, account.parts(until_ns), *numbers)
+
+    def _job(self, key: JobKey) -> _Job:
+        """Return a job; a new one gets room."""
+        name = (key.cluster, key.job_id)
+        if name not in self._jobs:
+            if len(self._jobs) >= self._config.most_jobs_count:
+                self._drop(min(self._jobs, key=lambda one: self._jobs[one].last_sign_ns))
+            self._jobs[name] = _Job()
+        return self._jobs[name]
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        """Forget a job."""
+        del self._jobs[name]
+        self._told = {key: told for key, told in self._told.items() if (key.cluster, key.job_id) != name}
+
+    def _begin(self, job: _Job, number: int, begin_ns: int) -> AttemptAccount:
+        """Begin an attempt, the newest; it ends the one before it."""
+        if job.attempts:
+            older = job.attempts[max(job.attempts)]
+            begin_ns = max(begin_ns, older.begin_ns, older.timeline.settled_ns)
+            older.end_waiting(begin_ns)
+        account = job.attempts[number] = AttemptAccount(begin_ns)
+        while len(job.attempts) > self._config.most_attempts_count:
+            del job.attempts[min(job.attempts)]
+        job.has_news = True
+        return account
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Return the state as named parts."""
+        jobs = [
+            [
+                *name,
+                job.made_step,
+                job.has_news,
+                [[number, account.to_state()] for number, account in job.attempts.items()],
+            ]
+            for name, job in self._jobs.items()
+        ]
+        return {PART: pack_state({"told_ns": self._told_ns, "jobs": jobs})}
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Replace the state by the parts that ``snapshot`` returned.
+
+        Raises:
+            SnapshotError: the part is missing, damaged or of another version.
+        """
+        state: dict[str, Any] = unpack_state(parts, PART)
+        self._told_ns, self._told = state["told_ns"], {}
+        self._jobs = {
+            (cluster, job_id): _Job(
+                {number: AttemptAccount.from_state(account) for number, account in attempts}, made_step, has_news
+            )
+            for cluster, job_id, made_step, has_news, attempts in state["jobs"]
+        }
