@@ -45,7 +45,7 @@ Page = Callable[..., None]
 def test_promtool_says_that_the_rules_fire_when_they_should(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "incidents.yml", tmp_path)
     shutil.copy(Path(__file__).with_name("incidents_test.yml"), tmp_path)
-    command = [peers.program("promtool"), "test", "rules", "incidents_test.yml"]
+    command = [str(peers.program("promtool")), "test", "rules", "incidents_test.yml"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -57,7 +57,7 @@ def _alertmanager_config(webhook: Receiver) -> str:
         route |= {"group_wait": "1s", "group_interval": "500ms"}
     for receiver in config["receivers"][1:]:
         receiver["webhook_configs"] = [{"url": webhook.url, "send_resolved": True}]
-    return yaml.safe_dump(config)
+    return str(yaml.safe_dump(config))
 
 
 def _rules() -> str:
