@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
+.PHONY: help install runbooks run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -31,6 +31,7 @@ help:
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"
 	@echo "make chaos      the same while each part is killed with -9, at least 20 times each (half an hour)"
 	@echo "make attack     what attackers tried: one JSON line each, status 1 where one did not hold (an hour at most)"
+	@echo "make runbooks  docs/runbooks/ from schemas/runbooks/"
 	@echo "make sbom       a bill of materials (CycloneDX);  make lock: pins and hashes anew;  make digests: images by digest"
 	@echo "make clean      remove caches and builds;  make distclean: the environments too"
 
@@ -82,6 +83,10 @@ test-gate: install
 # The wheel, installed as on a training host, for each Python that is here (ARGS=3.12: that one). With CI=1 all must be.
 test-wheel: install
 	@$(BIN)/python -m tests.tools.wheel $(ARGS)
+
+# docs/runbooks/ from schemas/runbooks/.
+runbooks: install
+	@$(BIN)/python -m tests.tools.runbooks
 
 # Debian's Alertmanager and Prometheus, unpacked into build/peers (no root).
 peers: install

@@ -273,6 +273,7 @@ def _write_evidence(evidence: Evidence) -> dict[str, Any]:
         "text": evidence.text,
         "suspect_value": evidence.suspect_value,
         "peer_value": evidence.peer_value,
+        **({"model_version": evidence.model_version} if evidence.model_version else {}),
     }
 
 
@@ -287,4 +288,5 @@ def _read_evidence(evidence: ObjectReader) -> Evidence:
         text=evidence.text("text"),
         suspect_value=evidence.optional_number("suspect_value"),
         peer_value=evidence.optional_number("peer_value"),
+        model_version=evidence.optional_name("model_version"),
     )

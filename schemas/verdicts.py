@@ -134,6 +134,7 @@ class Evidence:
         text: one sentence for people.
         suspect_value: value of the suspect in the metric's unit, None if it is no number.
         peer_value: median of the peers in the metric's unit, None without peers.
+        model_version: version of the model that the detector used, "" for none. The recording format leaves it out.
     """
 
     detector: str
@@ -144,6 +145,7 @@ class Evidence:
     text: str = ""
     suspect_value: float | None = None
     peer_value: float | None = None
+    model_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

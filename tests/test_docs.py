@@ -15,7 +15,14 @@ from tests.workers import GATE
 from tocsin.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/runbooks").glob("*.md"),
+    ]
+)
 LINKED = sorted([*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *(ROOT / "docs" / "adr").glob("*.md")])
 NARROW = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "docs/claims.md", "docs/limits.md")
 """Tables and code are as wide as they must be."""

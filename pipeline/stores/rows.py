@@ -92,6 +92,8 @@ def incident_row(verdict: Verdict, opened_ns: int) -> Row:
         "evidence_json": to_json([{"id": one, **entry} for one, entry in zip(ids, line["evidence"], strict=True)]),
         "evidence_text": [evidence_text(evidence) for evidence in verdict.evidence],
         "summary": summary_of(verdict),
+        "detector": verdict.evidence[0].detector if verdict.evidence else "",
+        "model_version": verdict.evidence[0].model_version if verdict.evidence else "",
     }
 
 

@@ -144,6 +144,10 @@ class ObjectReader:
         """Return a required text that can be a key; ``empty``: "" is allowed."""
         return check_name(self.value(key), self.field(key), empty=empty)
 
+    def optional_name(self, key: str) -> str:
+        """Return a text that can be a key; "" if the key is missing."""
+        return self.name(key, empty=True) if key in self._values else ""
+
     def text(self, key: str) -> str:
         """Return a required text of any length."""
         value = self.value(key)

@@ -94,7 +94,7 @@ def test_what_people_said_is_compared(many: Path, tmp_path: Path, capsys: pytest
     capsys.readouterr()
 
     assert main(["backtest", str(many / "a"), "--detectors", "ours", "--feedback", str(file), "--json"]) == 0
-    found = told(capsys)["sets"]["ours"]["feedback"]
+    found = reported(capsys)["sets"]["ours"]["feedback"]
     denied = len(said) - 1
     assert found == {"upheld": 1, "found": 1, "denied": denied, "repeated": denied, "unjudged": 0}
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.incident_samples import EVIL
 from tests.pipeline.stores.samples import ONSET
+from tocsin.cli.incident_page import by_hand_lines
 from tocsin.cli.incidents import since_of
 from tocsin.cli.main import main
 from tocsin.pipeline.lab.backtest.people import read_judged
@@ -117,6 +118,9 @@ def test_the_page_says_what_was_done_and_what_to_do(shown: tuple[str, str]) -> N
     by_hand = section(shown[0], "by hand")
     assert by_hand[0].startswith("let no new job onto the machine")
     assert "runbook: docs/runbooks/thermal_throttle.md" in by_hand
+    [drain] = [line for line in by_hand if "scontrol" in line]
+    assert 'NodeName=n3 State=DRAIN Reason="tocsin stor' in drain
+    assert [line.partition(".")[0] for line in by_hand[1:-2]] == ["1", "2", "3", "4", "5"]
 
 
 def test_nothing_on_the_page_reaches_the_terminal_or_the_browser(shown: tuple[str, str]) -> None:
@@ -207,3 +211,16 @@ def test_all_queries_have_slots_of_their_own_and_no_other_has() -> None:
     for query in page_queries("a' OR 1").values():
         assert is_incidents_query(query)
         assert not is_incidents_query(query + " UNION ALL SELECT 1")
+
+
+def test_a_name_that_a_shell_could_split_stays_out_of_the_commands() -> None:
+    row = {"cause": "machine_unreachable", "action": "evict n1 (proposed)", "verdict_id": "0123456789abcdef"}
+
+    good = by_hand_lines({**row, "machine": "n1.rack-2", "job": "j1"})
+    evil = by_hand_lines({**row, "machine": "n1;$(reboot)", "job": "j1"})
+    several = by_hand_lines({**row, "machine": "n1, n2", "job": "j1"})
+
+    assert any("ping -c 3 n1.rack-2" in line for line in good)
+    assert not any("reboot)" in line for line in evil)
+    assert any("ping -c 3 HOST" in line for line in evil)
+    assert any("NodeName=HOST" in line and "tocsin 01234567" in line for line in several)

@@ -139,6 +139,15 @@ def test_data_is_the_line_and_what_it_lacks() -> None:
     assert data["evidence"][0]["id"] == evidence_ids(VERDICT)[0]
 
 
+def test_the_version_of_a_model_comes_back_and_stands_there_only_if_there_is_one() -> None:
+    evidence = dataclasses.replace(VERDICT.evidence[0], model_version="v7")
+    versioned = dataclasses.replace(VERDICT, evidence=(evidence,))
+
+    assert decode_verdict(encode_verdict(versioned)) == versioned
+    assert "model_version" not in json.loads(encode_verdict(VERDICT))["data"]["evidence"][0]
+    assert versioned.to_line() == VERDICT.to_line(), "the keys of verdicts.jsonl are a contract"
+
+
 def test_unknown_attributes_and_keys_are_ignored() -> None:
     event = json.loads(changed(encode_verdict(VERDICT), mood="calm"))
     event["traceparent"] = "00-1-2-3"

@@ -371,6 +371,7 @@ def evidence_of(anomaly: Anomaly, metric: dict[str, Any]) -> Evidence:
         f"{anomaly.component.name}: {name} {_direction_text(metric)}{_gpu_text(metric)}",
         suspect_value=value,
         peer_value=expected,
+        model_version=anomaly.model_version,
     )
 
 

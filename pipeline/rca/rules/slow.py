@@ -179,6 +179,7 @@ def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:
         text,
         suspect_value=float(detail["own_seconds"]),
         peer_value=float(detail["peer_seconds"]),
+        model_version=anomaly.model_version,
     )
     return Finding(
         FaultKind.FAIL_SLOW,
@@ -239,6 +240,7 @@ def _slow_evidence(
         + (f", mostly in {phase}" if phase else ""),
         suspect_value=float(detail["own_seconds"]),
         peer_value=float(detail["peer_seconds"]),
+        model_version=anomaly.model_version,
     )
     if stopped is None:
         return (slow,)
@@ -290,6 +292,7 @@ def _slow_job(anomaly: Anomaly, rules: SlowRules, *, they_wait: bool) -> Finding
         text,
         suspect_value=float(detail["step_seconds"]),
         peer_value=float(detail["baseline_seconds"]),
+        model_version=anomaly.model_version,
     )
     ends = Reason.NEW_NORMAL if accepted_seconds else None
     return Finding(FaultKind.FAIL_SLOW, cause, (), anomaly.start_ns, 0.8, reason, (evidence,), ends=ends)

@@ -196,7 +196,9 @@ def _more_work(
         f"{names_of(graph, detail['ranks'])}: {detail['own_seconds'] * 1e3:.0f} ms of its own a step, its peers "
         f"{detail['peer_seconds'] * 1e3:.0f} ms, and {why}"
     )
-    evidence = [Evidence(slow.detector, "own_seconds", slow.score, slow.start_ns, slow.end_ns, text)]
+    span = slow.start_ns, slow.end_ns
+    own = Evidence(slow.detector, "own_seconds", slow.score, *span, text, model_version=slow.model_version)
+    evidence = [own]
     if shown := harder.get(slow.component.name):
         evidence.extend(evidence_of(shown, metric) for metric in shown.detail["metrics"][:SHOWN_METRICS])
     elif load := pace.more_work(slow.component.name):

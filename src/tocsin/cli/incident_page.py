@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +15,7 @@ from tocsin.pipeline.incidents.transitions import actor_of
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.printable import counted, plain
 from tocsin.schemas.reasons import Reason
+from tocsin.schemas.runbooks import ACTION_BY_HAND, RUNBOOKS
 from tocsin.schemas.verdicts import ActionKind
 
 MAX_LINES_COUNT: Final = 12
@@ -26,16 +28,8 @@ _SAW: Final = {
     "check": "a check under load failed on it",
     "steps": "its steps are longer since then, or end no more",
 }
-_BY_HAND: Final[Mapping[str, str]] = {
-    ActionKind.NONE: "nothing yet: the job does not suffer; look again when its state changes",
-    ActionKind.NOTIFY: "look at it: no machine has to be taken away for this",
-    ActionKind.PROBE: "check the machine under load while the job goes on, before it is taken away",
-    ActionKind.RESTART: "restart the job from its last checkpoint; read the last words of the named processes first",
-    ActionKind.DRAIN: "let no new job onto the machine, and move this one away at its next checkpoint",
-    ActionKind.EVICT: "take the machine out, restart the job without it, and have its hardware checked",
-    ActionKind.REPLAY: "run the same steps on other machines, and compare the numbers",
-    ActionKind.ROLLBACK: "stop the job and start it from the last checkpoint before the fault began",
-}
+_SHELL_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Names that may stand in a command for a person to copy."""
 _BY_TOCSIN: Final = ("waiting", "proposed", "cancelled", "expired")
 """States of actions that tocsin itself sets."""
 _MEANINGS: Final = {reason.value: reason.meaning for reason in Reason}
@@ -109,7 +103,7 @@ def page_of(incident: Incident, parts: IncidentParts, now: datetime) -> Incident
         ("action", [f"{action_text(incident)}: {glossary.reason(_why(incident, parts))}"]),
         ("history", list(_history(parts, glossary))),
         ("done", [_action_line(row, glossary) for row in reversed(parts.actions)] or ["nothing was asked for"]),
-        ("by hand", _by_hand(incident)),
+        ("by hand", by_hand_lines(incident)),
         ("job", [job]),
         ("verdict", [f"{incident['verdict_id']}, update {incident['update_number']}"]),
     )
@@ -217,20 +211,32 @@ def _feedback_line(row: Row) -> str:
     return f"{word} by {row['actor']}{said} ({moment_text(time_of(row['ts']))})"
 
 
-def _by_hand(incident: Incident) -> list[str]:
-    """Return what a person does, by the cause and the proposed action, and where the runbook lies."""
+def by_hand_lines(incident: Incident) -> list[str]:
+    """Return what a person does, by the proposed action and the cause's runbook, and where the runbook lies."""
     cause = CAUSES.get(str(incident["cause"]))
     kind = str(incident["action"]).partition(" ")[0]
     proposed = cause.action if kind == ActionKind.NONE and cause is not None else kind
-    lines = [_BY_HAND[proposed]] if proposed in _BY_HAND else []
+    lines = [meaning for action, meaning in ACTION_BY_HAND.items() if action == proposed]
     if cause is not None and cause.blames != "machine":
         lines.append(
             {"program": "the program or its data is to blame: no machine", "nobody": "nobody is at fault"}[cause.blames]
         )
     if cause is not None:
-        lines.append(f"runbook: docs/runbooks/{cause.name}.md")
+        lines += [*_steps(incident, cause.name), f"runbook: docs/runbooks/{cause.name}.md"]
     lines.append(f"when it is dealt with: tocsin incidents close {str(incident['verdict_id'])[:8]} --note TEXT")
     return lines
+
+
+def _steps(incident: Incident, cause: str) -> Iterator[str]:
+    """Yield the steps of a cause's runbook, with the incident's names in their commands.
+
+    A name that a shell could read as more than one word is left out: its placeholder stays.
+    """
+    names = {"HOST": incident["machine"], "JOB": incident["job"], "ID": str(incident["verdict_id"])[:8]}
+    safe = {word: str(name) for word, name in names.items() if _SHELL_WORD.fullmatch(str(name))}
+    for number, step in enumerate(RUNBOOKS[cause].steps, 1):
+        command = re.sub(r"\b(?:HOST|JOB|ID)\b", lambda found: safe.get(found[0], found[0]), step.command)
+        yield f"{number}. {step.text}{f' {command}' if command else ''}"
 
 
 def _json(rows: Sequence[Row], column: str) -> list[dict[str, Any]]:

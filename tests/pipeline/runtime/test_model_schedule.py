@@ -59,6 +59,18 @@ def test_a_model_is_used_by_the_slice_that_begins_at_its_time_and_by_none_before
     assert reported(announced(START_NS, 60, 105)) == []
 
 
+def test_evidence_carries_the_version_of_the_model_that_its_detector_used() -> None:
+    model = announced(START_NS, 60, 110, {}, version="v7")
+    found = [line for line in replay(RECORDING, ReplayConfig(announcements=(model,))) if by_peers(line)]
+    versions = {
+        at(line): {evidence.model_version for evidence in line.evidence if evidence.detector == "peers"}
+        for line in found
+    }
+
+    assert versions[110.0] == {""}
+    assert versions[max(versions)] == {"v7"}
+
+
 def test_a_later_model_takes_its_place_and_a_withdrawal_gives_back_the_detectors_own() -> None:
     back = withdrawal("peers", START_NS + 90 * NS_PER_SECOND)
 
