@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     address = address_of(args)
     if address is None:
         raise ConfigError("--clickhouse", "", "the server's URL, clickhouse://USER@HOST (or TOCSIN_CLICKHOUSE)")
-    settings, check = settings_of(args), _check_of(args.verdict_keys)
+    settings, check = settings_of(args), check_of(args.verdict_keys)
     set_up_logs(args)
     # The drivers take a moment to load: only who needs them pays.
     from tocsin.pipeline.kafka.report_sink import ReportSink
@@ -128,7 +128,7 @@ def _run_all(sinks: Sequence[TopicSink], stop: threading.Event) -> None:
         raise failures[0]
 
 
-def _check_of(path: str) -> Check | None:
+def check_of(path: str) -> Check | None:
     """Return the function that checks the signatures of verdicts, None: they are not checked.
 
     Raises:
