@@ -99,16 +99,20 @@ class ActiveWork(Protocol):
         """Return whether something must be committed now."""
         ...
 
-    def outputs(self) -> list[Output]:
-        """Return the messages to write, each once."""
-        ...
-
     def changes(self) -> dict[str, bytes | None]:
         """Return the parts of the state that changed since the last call or since ``begin``."""
         ...
 
+    def outputs(self) -> list[Output]:
+        """Return the messages to write, each once; called after ``changes``."""
+        ...
+
     def committed(self) -> None:
         """Note that what ``outputs`` and ``changes`` returned last is written."""
+        ...
+
+    def finish(self) -> None:
+        """End in order what goes on beside the calling thread; a last commit follows."""
         ...
 
     def end(self) -> None:
@@ -210,6 +214,8 @@ class ActiveProcess:
         kept_seconds, uncommitted = self._clock(), 0
         while True:
             is_last = stop.is_set()
+            if is_last:
+                self._work.finish()
             messages = () if is_last else self._seat.poll(self._config.poll_seconds)
             self._last_work = self._clock()
             self._work.take(messages)
@@ -217,8 +223,9 @@ class ActiveProcess:
             uncommitted += len(messages)
             is_old = is_last or self._clock() - kept_seconds >= self._config.keep_seconds
             if self._work.is_due() or (uncommitted and is_old):
+                changes = self._work.changes()
                 outputs = self._work.outputs()
-                self._seat.commit(outputs, self._work.changes())
+                self._seat.commit(outputs, changes)
                 self._work.committed()
                 self.counters["commits"] += 1
                 self.counters["outputs"] += len(outputs)

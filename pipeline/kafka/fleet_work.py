@@ -233,6 +233,9 @@ class FleetWork:
         if self._identity.guard is not None:
             self._identity.guard.refresh()
 
+    def finish(self) -> None:
+        """See ``ActiveWork.finish``: nothing goes on beside."""
+
     def end(self) -> None:
         """See ``ActiveWork.end``."""
         self._reset({}, 1)
