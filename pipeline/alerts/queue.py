@@ -11,15 +11,17 @@ import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, Notice, NoticeKind
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.private_files import open_private
 from tocsin.schemas.reasons import NamedReason
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS waiting (
@@ -36,6 +38,7 @@ CREATE TABLE IF NOT EXISTS told (
     PRIMARY KEY (route, verdict_id)
 );
 CREATE INDEX IF NOT EXISTS told_sent ON told (receiver, sent_ns);
+CREATE TABLE IF NOT EXISTS sent (sent_ns INTEGER NOT NULL, row TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _NEVER_ARRIVED: Final = frozenset(
@@ -49,6 +52,8 @@ _NEVER_ARRIVED: Final = frozenset(
     }
 )
 _ROUTER: Final = "router"
+_SENT_KEPT_NS: Final = 86_400 * NS_PER_SECOND
+_MOST_KEPT_SENT: Final = 10_000
 _VERSION: Final = 1
 _BUSY_SECONDS: Final = 10.0
 
@@ -290,6 +295,21 @@ class AlertQueue:
         """Remove a waiting notice, unless a newer one took its place."""
         if not one.is_resend:
             self._db.execute("DELETE FROM waiting WHERE route = ? AND verdict_id = ? AND made_ns = ?", _key(one))
+
+    def keep_sent(self, row: AlertSent) -> None:
+        """Keep a row of the database for a day, in case it is lost on its way there."""
+        with self._lock, self._db:
+            text = json.dumps(asdict(row), separators=(",", ":"))
+            self._db.execute("INSERT INTO sent VALUES (?, ?)", (row.sent_ns, text))
+
+    def kept_sent(self, now_ns: int) -> list[AlertSent]:
+        """Return the rows of the last day, at most ``_MOST_KEPT_SENT``, and forget the others."""
+        with self._lock, self._db:
+            self._db.execute("DELETE FROM sent WHERE sent_ns < ?", (now_ns - _SENT_KEPT_NS,))
+            query = "SELECT row FROM sent ORDER BY sent_ns DESC LIMIT ?"
+            texts = self._db.execute(query, (_MOST_KEPT_SENT,)).fetchall()
+        rows = [json.loads(text) for (text,) in reversed(texts)]
+        return [AlertSent(**{**row, "job": JobKey(**row["job"])}) for row in rows]
 
     def waiting_counts(self) -> dict[str, int]:
         """Return receiver -> how many notices wait."""

@@ -20,6 +20,9 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, FaultKind, Verdict, VerdictState
 
+WATCHDOG_SECONDS: Final = 60.0
+"""Distance of two notices of the watchdog where the file says nothing else."""
+_NO_WATCHDOGS: Final = frozenset({"pagerduty", "slack"})
 GIVE_UP_SECONDS: Final = 86_400.0
 """How long a notice is tried where its route says nothing else."""
 
@@ -133,7 +136,7 @@ class AlertWatchdog:
     """
 
     receiver: str
-    every_seconds: float = 300.0
+    every_seconds: float = WATCHDOG_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,21 +210,14 @@ def load_routes(path: Path, registry: Mapping[str, AdapterKind]) -> RouteConfig:
     stale_seconds = float(limits.pop("stale_seconds", 3600.0))
     return RouteConfig(
         {str(name): dict(settings) for name, settings in content["receivers"].items()},
-        tuple(
-            Route(
-                one["name"],
-                one["receiver"],
-                _match_of(one.get("match", {})),
-                one.get("continue", False),
-                float(one.get("give_up_after_seconds", GIVE_UP_SECONDS)),
-            )
-            for one in content["routes"]
-        ),
+        tuple(_route_of(one) for one in content["routes"]),
         tuple(
             SeverityRule(_match_of(one["match"]), AlertSeverity(one["severity"]), one.get("once_an_attempt", False))
             for one in content.get("severities", ())
         ),
-        AlertWatchdog(watchdog["receiver"], float(watchdog.get("every_seconds", 300.0))) if watchdog else None,
+        AlertWatchdog(watchdog["receiver"], float(watchdog.get("every_seconds", WATCHDOG_SECONDS)))
+        if watchdog
+        else None,
         FloodLimits(**limits),
         stale_seconds,
         places,
@@ -231,6 +227,13 @@ def load_routes(path: Path, registry: Mapping[str, AdapterKind]) -> RouteConfig:
 def _globbed(patterns: tuple[str, ...], names: list[str]) -> bool:
     """Return whether one pattern matches one name; no pattern matches all."""
     return not patterns or any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _route_of(table: Mapping[str, Any]) -> Route:
+    """Return the route of a checked table."""
+    give_up_after_seconds = float(table.get("give_up_after_seconds", GIVE_UP_SECONDS))
+    match = _match_of(table.get("match", {}))
+    return Route(table["name"], table["receiver"], match, table.get("continue", False), give_up_after_seconds)
 
 
 def _match_of(table: Mapping[str, Any]) -> RouteMatch:
@@ -303,9 +306,30 @@ def _check_names(file: MarkedFile, content: Mapping[str, Any]) -> None:
         seen.add(route["name"])
         if route["receiver"] not in receivers:
             raise _unknown(file.where(("routes", index, "receiver")), route["receiver"], receivers)
-    watchdog = content.get("watchdog")
-    if watchdog and watchdog["receiver"] not in receivers:
-        raise _unknown(file.where(("watchdog", "receiver")), watchdog["receiver"], receivers)
+    if "watchdog" in content:
+        _check_watchdog(file, content["watchdog"], receivers)
+
+
+def _check_watchdog(file: MarkedFile, watchdog: Mapping[str, Any], receivers: Mapping[str, Any]) -> None:
+    """Check that the watchdog's receiver is there and notices absence.
+
+    Raises:
+        ConfigError: it is not, or it does not.
+    """
+    name = watchdog["receiver"]
+    where = file.where(("watchdog", "receiver"))
+    if name not in receivers:
+        raise _unknown(where, name, receivers)
+    kind = receivers[name]["kind"]
+    if kind in _NO_WATCHDOGS:
+        raise ConfigError(where, name, f"a receiver that notices absence, not {kind}: an alertmanager or a webhook")
+    longest_seconds = 2.0 * float(receivers[name].get("resend_seconds", 60))
+    every_seconds = float(watchdog.get("every_seconds", WATCHDOG_SECONDS))
+    if kind == "alertmanager" and every_seconds > longest_seconds:
+        text = (
+            f"at most {longest_seconds:g}, twice the receiver's resend_seconds: the alert ends by itself thrice as late"
+        )
+        raise ConfigError(file.where(("watchdog", "every_seconds")), watchdog["every_seconds"], text)
 
 
 def _unknown(where: str, value: object, known: Mapping[str, Any]) -> ConfigError:

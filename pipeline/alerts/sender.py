@@ -49,7 +49,7 @@ class AlertSender:
         queue: AlertQueue,
         adapters: Mapping[str, Adapter],
         config: SenderConfig | None = None,
-        on_sent: Callable[[AlertSent], None] | None = None,
+        on_sent: Callable[[AlertSent], None] = lambda _row: None,
     ) -> None:
         """Prepare the sender.
 
@@ -121,8 +121,8 @@ class AlertSender:
         now_ns = max(now_ns, clock_ns())
         if result.is_delivered:
             self._failures[receiver] = 0
-            self._queue.delivered(batch, result.references, now_ns)
             self._report(batch, result, now_ns)
+            self._queue.delivered(batch, result.references, now_ns)
             return len(batch)
         if not result.is_retryable and len(batch) > 1:  # one bad notice must not take the others with it
             return sum(self._send(receiver, adapter, [one], clock_ns) for one in batch)
@@ -133,9 +133,9 @@ class AlertSender:
         pause_ns = now_ns + int(self._pause_seconds(receiver, result) * NS_PER_SECOND)
         self._pause_until_ns[receiver] = pause_ns
         over = [one for one in batch if not one.is_resend and self._is_too_old(one, now_ns)]
-        self._queue.give_up(over)
         detail = f"{result.reason.value}: {result.detail}" if result.detail else result.reason.value
         self._report(over, replace(result, reason=DeliveryReason.GAVE_UP, detail=detail), now_ns)
+        self._queue.give_up(over)
         again = [one for one in batch if one not in over]
         self._queue.failed(again, result.reason, pause_ns)
         self._report(again, result, now_ns)
@@ -156,11 +156,11 @@ class AlertSender:
 
     def _refused(self, batch: Sequence[QueuedNotice], result: DeliveryResult, now_ns: int) -> None:
         """Note that a receiver refuses a notice for good; one that it took before is sent again later."""
+        self._report(batch, result, now_ns)
         if batch[0].is_resend:
             self._queue.delivered(batch, (), now_ns)
         else:
             self._queue.give_up(batch)
-        self._report(batch, result, now_ns)
 
     def _pause_seconds(self, receiver: str, result: DeliveryResult) -> float:
         """Return how long a receiver is left alone after a failure."""
@@ -182,9 +182,10 @@ class AlertSender:
             if not result.is_delivered:
                 words = {"receiver": one.receiver, "reason": result.reason.value, "detail": result.detail}
                 _LOG.warning("a notice was not delivered", extra={**words, "verdict_id": verdict.verdict_id})
-            is_row = not (result.is_retryable or one.is_resend or one.notice.kind is NoticeKind.WATCHDOG)
-            if self._on_sent is not None and is_row:
-                self._on_sent(_row_of(one, self._adapters[one.receiver].kind, result, now_ns))
+            if not (result.is_retryable or one.is_resend or one.notice.kind is NoticeKind.WATCHDOG):
+                row = _row_of(one, self._adapters[one.receiver].kind, result, now_ns)
+                self._queue.keep_sent(row)
+                self._on_sent(row)
 
 
 def _row_of(one: QueuedNotice, receiver_kind: str, result: DeliveryResult, now_ns: int) -> AlertSent:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tocsin.pipeline.alerts.adapters import ADAPTERS
-from tocsin.pipeline.alerts.routes import load_routes
+from tocsin.pipeline.alerts.routes import DEFAULT_SEVERITIES, RouteConfig, load_routes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,8 +19,20 @@ def test_the_example_in_deploy_is_right() -> None:
 
 
 def test_the_example_in_the_docs_is_right(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/alerts.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/alerts.md").read_text(), re.DOTALL)
+    (whole,) = [one for one in blocks if one.startswith("# alerts.yaml")]
+    (limits,) = [one for one in blocks if one.startswith("limits:")]
     path = tmp_path / "alerts.yaml"
-    path.write_text(text)
+    path.write_text(whole + limits)
+    config = load_routes(path, ADAPTERS)
 
-    assert [one.receiver for one in load_routes(path, ADAPTERS).routes] == ["pager"]
+    assert [one.receiver for one in config.routes] == ["pager"]
+    assert (config.limits, config.stale_seconds) == (RouteConfig({}, ()).limits, RouteConfig({}, ()).stale_seconds)
+
+
+def test_the_table_of_severities_in_the_docs_has_each_default_row() -> None:
+    text = (ROOT / "docs/alerts.md").read_text()
+    (table,) = re.findall(r"\| fault \| cause \|.*?\n\n", text, re.DOTALL)
+    severities = re.findall(r"\| `(\w+)`(?:, once an attempt)? \|$", table, re.MULTILINE)
+
+    assert severities == [one.severity.value for one in DEFAULT_SEVERITIES]

@@ -6,6 +6,7 @@ notice is sent only after a canary has come through.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -31,7 +32,7 @@ from tocsin.schemas.records import (
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.codec import encode
 
-CANARY_JOB: Final = JobKey("tocsin", "canary")
+CANARY_JOB: Final = JobKey("tocsin", "tocsin-canary")
 _RANKS: Final = 4
 _GUILTY: Final = 1
 _STRIKE_SECOND: Final = 5
@@ -141,6 +142,15 @@ class EngineWatch:
     def _sample(self) -> tuple[int, int, int]:
         """Return how many records were taken, slices worked off, and slices failed."""
         return self._counters["records_ok"], self._counters["turns"], self._counters[OPERATOR_FAILED]
+
+
+def _is_not_canarys(line: logging.LogRecord) -> bool:
+    """Return whether a line of the log is about a real job: each round would say that a job appeared."""
+    fields = line.__dict__
+    return (fields.get("cluster"), fields.get("job")) != (CANARY_JOB.cluster, CANARY_JOB.job_id)
+
+
+logging.getLogger("tocsin.engine").addFilter(_is_not_canarys)
 
 
 def _is_right(verdict: Verdict) -> bool:

@@ -45,13 +45,14 @@ class AlertHooks:
     Attributes:
         silence: returns the named reason for which a verdict is not told at a time, "" for none.
         covered_by: returns the id of the fleet incident that stands for a verdict, "" for none.
-        on_sent: is given each delivery and each final failure, from a sending thread; None = nobody is.
+        on_sent: is given each delivery and each final failure, from a sending thread; those of the last day again at
+            the start.
         counters: counters of the real engine, for the watchdog; None = they are not looked at.
     """
 
     silence: Callable[[Verdict, int], str] = lambda _verdict, _now_ns: ""
     covered_by: Callable[[Verdict], str] = lambda _verdict: ""
-    on_sent: Callable[[AlertSent], None] | None = None
+    on_sent: Callable[[AlertSent], None] = lambda _row: None
     counters: Mapping[str, int] | None = None
 
 
@@ -94,6 +95,7 @@ class AlertFollower:
         self._clock_ns = clock_ns
         self._receivers = {one.name: one.receiver for one in routes.routes}
         self.queue = queue
+        self._on_sent = hooks.on_sent
         give_up = {one.name: one.give_up_after_seconds for one in routes.routes}
         self.sender = AlertSender(queue, adapters, SenderConfig(give_up_after_seconds=give_up), hooks.on_sent)
         self._router = AlertRouter(RouterConfig(routes), hooks.silence, hooks.covered_by)
@@ -153,7 +155,9 @@ class AlertFollower:
                 self._stop.wait(_LOOK_SECONDS * 10)
 
     def start(self) -> None:
-        """Start a thread for each receiver."""
+        """Tell again what was sent within a day, as its rows may be lost; start a thread for each receiver."""
+        for row in self.queue.kept_sent(self._clock_ns()):
+            self._on_sent(row)
         for thread in self._threads:
             thread.start()
 

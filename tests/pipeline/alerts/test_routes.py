@@ -10,6 +10,7 @@ import pytest
 
 from tests.pipeline.alerts.verdict_samples import verdict
 from tocsin.pipeline.alerts.adapters import ADAPTERS
+from tocsin.pipeline.alerts.flood import FloodLimits
 from tocsin.pipeline.alerts.notice import AlertSeverity
 from tocsin.pipeline.alerts.route_schema import schema_of
 from tocsin.pipeline.alerts.routes import Route, RouteConfig, RouteMatch, load_routes
@@ -41,7 +42,7 @@ def test_a_right_file_is_read(tmp_path: Path) -> None:
 
     assert config.routes == (Route("all", "hook", RouteMatch(fault=("hang", "fail_stop"), min_confidence=0.5)),)
     assert config.watchdog is not None
-    assert config.watchdog.every_seconds == 300
+    assert config.watchdog.every_seconds == 60
     assert config.receivers["hook"]["kind"] == "webhook"
 
 
@@ -127,3 +128,36 @@ def test_the_table_of_severities() -> None:
     stage = config.rule_of(verdict(fault=FaultKind.FAIL_SLOW, cause="stage_imbalance", action=ActionKind.NOTIFY))
     assert (stage.severity, stage.is_once_an_attempt) == (AlertSeverity.INFORMATION, True)
     assert config.severity_of(verdict(fault=FaultKind.DEGRADED)) is AlertSeverity.INFORMATION
+
+
+AM = "  am: {kind: alertmanager, urls: ['http://am/'], resend_seconds: 20}\n"
+PAGER = "  pager: {kind: pagerduty, routing_key_env: KEY}\n"
+
+
+@pytest.mark.parametrize(
+    ("receiver", "watchdog", "words"),
+    [
+        (PAGER, "{receiver: pager}", ":12: watchdog.receiver = 'pager': must be a receiver that notices absence"),
+        (AM, "{receiver: am, every_seconds: 41}", ":12: watchdog.every_seconds = 41: must be at most 40"),
+        (AM, "{receiver: aam}", ":12: watchdog.receiver = 'aam'"),
+        ("", "{receiver: hook, every_seconds: 1}", ":11: watchdog.every_seconds = 1"),
+    ],
+)
+def test_a_watchdog_that_nobody_would_miss_is_refused(tmp_path: Path, receiver: str, watchdog: str, words: str) -> None:
+    text = FILE.replace("routes:", f"{receiver}routes:").replace("{receiver: hook}", watchdog)
+    with pytest.raises(ConfigError) as error:
+        _load(tmp_path, text)
+
+    assert words in str(error.value)
+
+
+def test_the_options_of_floods_and_routes_are_read(tmp_path: Path) -> None:
+    text = FILE.replace("    receiver: hook\n", "    receiver: hook\n    give_up_after_seconds: 600\n")
+    text += "limits: {signature_count: 2, stale_seconds: 120}\n"
+    text += "severities:\n  - {match: {cause: loader_stall}, severity: ticket, once_an_attempt: true}\n"
+    config = _load(tmp_path, text)
+
+    assert config.routes[0].give_up_after_seconds == 600
+    assert config.limits == FloodLimits(signature_count=2)
+    assert config.stale_seconds == 120
+    assert config.severities[0].is_once_an_attempt

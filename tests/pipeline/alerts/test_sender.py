@@ -149,3 +149,13 @@ def test_one_that_fails_always_holds_up_no_other_even_a_page(tmp_path: Path) -> 
         sender.run_once(at(second))
 
     assert [one.verdict.verdict_id for one in adapter.sent] == [verdict(2).verdict_id]
+
+
+def test_what_was_sent_is_kept_for_a_day(bench: Bench, tmp_path: Path) -> None:
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    bench.sender.run_once(at(1))
+    again = AlertQueue(tmp_path / "alerts.db", at(2))
+
+    assert again.kept_sent(at(3)) == bench.rows
+    assert len(bench.rows) == 1
+    assert again.kept_sent(at(2 * 86_400)) == []

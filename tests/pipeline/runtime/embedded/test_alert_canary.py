@@ -21,11 +21,13 @@ def _passes(canary: AlertCanary, seconds: range) -> list[int]:
     return [second for second in seconds if canary.on_second(START_NS + second * NS_PER_SECOND)]
 
 
-def test_a_round_comes_through_again_and_again() -> None:
+def test_a_round_comes_through_again_and_again_without_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     canary = AlertCanary(EngineConfig(), 30.0)
     passed = _passes(canary, range(95))
 
     assert len(passed) == 3
+    assert caplog.records == []
     assert {later - earlier for earlier, later in pairwise(passed)} == {30}
     assert canary.trouble is None
     assert canary.passed_ns == START_NS + passed[-1] * NS_PER_SECOND

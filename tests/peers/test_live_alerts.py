@@ -1,0 +1,101 @@
+"""A real ``tocsin serve`` with real agents tells a real Alertmanager: once, over three kills, and the end of it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.live_jobs import Agents, Fault, Job
+from tests.chaos.live_round import Engine
+from tests.pipeline.alerts.adapters.receiver import Receiver
+from tests.pipeline.waiting import until
+from tocsin.cli.main import main
+from tocsin.cli.paths import control_socket
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
+
+ROUTES = """
+version: 1
+receivers:
+  am: {{kind: alertmanager, urls: ['{url}'], resend_seconds: 5}}
+  calm: {{kind: alertmanager, urls: ['{url}'], resend_seconds: 60}}
+routes:
+  - {{name: wake, receiver: am}}
+watchdog: {{receiver: calm, every_seconds: 10}}
+"""
+SENT = "SELECT verdict_id, kind, outcome FROM tocsin.alerts_sent FINAL ORDER BY made"
+
+
+def alerts(webhook: Receiver, name: str, status: str) -> list[dict[str, Any]]:
+    """What the webhook was told of the alerts of a name."""
+    told = [alert for one in webhook.asked for alert in one.json["alerts"]]
+    return [alert for alert in told if (alert["labels"]["alertname"], alert["status"]) == (name, status)]
+
+
+@pytest.mark.timeout(240)
+def test_a_fault_is_told_once_over_three_kills_and_its_end_too(
+    tmp_path: Path,
+    alertmanager: str,
+    webhook: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    routes = tmp_path / "alerts.yaml"
+    routes.write_text(ROUTES.format(url=alertmanager))
+    monkeypatch.setenv("TOCSIN_ALERTS", str(routes))
+    engine = Engine(tmp_path)
+    agents = Agents(tmp_path, engine.address)
+    job = Job(Fault("job-live", "kill", 1, 0.0), agents, tmp_path)
+    try:
+        engine.start()
+        agents.start()
+        thread = threading.Thread(target=job.run, args=(time.monotonic() + 1.0,), daemon=True)
+        thread.start()
+        until(lambda: bool(alerts(webhook, "TocsinIncident", "firing")), 60)
+        for _ in range(3):
+            engine.kill(0.5)
+            until_sent_again(engine.data / "alerts.db")
+        thread.join(60)
+        standing = {alert["labels"]["verdict_id"] for alert in alerts(webhook, "TocsinIncident", "firing")}
+        client = ControlClient(control_socket(engine.data))
+        for name in standing - {one["labels"]["verdict_id"] for one in alerts(webhook, "TocsinIncident", "resolved")}:
+            client.call("incident_close", id=name, note="the test is over")
+        until(
+            lambda: {one["labels"]["verdict_id"] for one in alerts(webhook, "TocsinIncident", "resolved")} == standing,
+            30,
+        )
+        assert len(alerts(webhook, "TocsinWatchdog", "firing")) == 1
+        assert alerts(webhook, "TocsinWatchdog", "resolved") == []
+        capsys.readouterr()
+        assert main(["sql", SENT, "--data", str(engine.data), "--format", "CSV"]) == 0
+        rows = capsys.readouterr().out
+    finally:
+        agents.stop()
+        engine.child.kill()
+
+    fired = Counter(alert["labels"]["verdict_id"] for alert in alerts(webhook, "TocsinIncident", "firing"))
+    assert fired
+    assert set(fired.values()) == {1}
+    assert {alert["labels"]["host"] for alert in alerts(webhook, "TocsinIncident", "firing")} == {"n1"}
+    assert '"firing","delivered"' in rows
+    assert '"resolved","delivered"' in rows
+
+
+def until_sent_again(path: Path) -> None:
+    """Wait until the engine goes on sending what stands."""
+    before_ns = last_sent_ns(path)
+    until(lambda: last_sent_ns(path) > before_ns, 30)
+
+
+def last_sent_ns(path: Path) -> int:
+    """When a told incident was sent last, by the queue's file."""
+    base = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5)
+    try:
+        return int(base.execute("SELECT coalesce(max(sent_ns), 0) FROM told").fetchone()[0])
+    finally:
+        base.close()
