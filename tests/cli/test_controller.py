@@ -72,7 +72,7 @@ class Controller:
         self._port = free_port()
         command = [sys.executable, "-m", "tocsin", "controller", "--kafka", fleet.broker.address]
         command += ["--topic-prefix", fleet.prefix, "--metrics-listen", f"127.0.0.1:{self._port}"]
-        self.child = Child(Program(name, command, folder / f"{name}.log"))
+        self.child = Child(Program(name, command, folder / f"{name}.log", folder=folder))
         self.child.start()
 
     def metric(self, name: str) -> float:
