@@ -244,10 +244,11 @@ class ActiveProcess:
 
     def families(self) -> list[Family]:
         """Return the metrics of this process and of its work."""
-        events = tuple(Sample({"event": name}, count) for name, count in sorted(dict(self.counters).items()))
-        head = f"tocsin_{self._name}"
+        role = {"role": self._name}
+        events = tuple(Sample({**role, "event": name}, count) for name, count in sorted(dict(self.counters).items()))
+        is_active = Sample(role, self.is_active)
         return [
-            Family(f"{head}_active", "gauge", "1: this process is the active one.", (Sample({}, self.is_active),)),
-            Family(f"{head}_process_events_total", "counter", "What the process did, by event.", events),
+            Family("tocsin_active", "gauge", "1: this process is the active one of its role.", (is_active,)),
+            Family("tocsin_active_events_total", "counter", "What the process did, by event.", events),
             *self._work.families(),
         ]

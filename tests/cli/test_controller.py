@@ -85,10 +85,10 @@ class Controller:
         return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
     def is_active(self) -> bool:
-        return self.metric("tocsin_controller_active") == 1
+        return self.metric('tocsin_active{role="controller"}') == 1
 
     def is_up(self) -> bool:
-        return self.metric("tocsin_controller_active") >= 0
+        return self.metric('tocsin_active{role="controller"}') >= 0
 
     def signal(self, number: int) -> None:
         os.kill(self.child.pid, number)
@@ -139,7 +139,7 @@ def test_one_that_was_paused_is_shut_out_and_stands_by(
     fleet.run(HOSTS + 3)
     wait_until(lambda: fleet.opened() == ["fleet", *["idle"] * HOSTS], 30)
     first.signal(signal.SIGCONT)
-    wait_until(lambda: first.metric('tocsin_controller_process_events_total{event="taken_over"}') == 1, 60)
+    wait_until(lambda: first.metric('tocsin_active_events_total{role="controller",event="taken_over"}') == 1, 60)
     assert not first.is_active()
     assert fleet.opened() == ["fleet", *["idle"] * HOSTS]
     second.signal(signal.SIGTERM)  # in order: it gives the seat back at once
