@@ -173,6 +173,7 @@ class ActiveProcess:
         self._clock = clock
         self._backoff = Backoff(_LOG, self._config.backoff, clock)
         self._last_work = clock()
+        self._said = ""
         self.is_active = False
         self.counters: Counter[str] = Counter()
 
@@ -185,7 +186,9 @@ class ActiveProcess:
                     self._serve(stop)
             except TakenOverError as error:
                 self.counters["taken_over"] += 1
-                _LOG.warning("another process is active now", extra={"role": self._name, "error": str(error)})
+                if str(error) != self._said:
+                    self._said = str(error)
+                    _LOG.warning("another process is active now", extra={"role": self._name, "error": self._said})
             except (EngineError, SnapshotError) as error:
                 self.counters["failures"] += 1
                 stop.wait(self._backoff.failed(error))
@@ -201,7 +204,7 @@ class ActiveProcess:
             state, partition_counts = self._seat.take_over()
             self._work.begin(state, partition_counts)
             self.counters["takeovers"] += 1
-            self.is_active = True
+            self.is_active, self._said = True, ""
             _LOG.info("active", extra={"role": self._name, "parts": len(state)})
             self._work_on(stop)
         finally:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafka import TopicPartition
+from kafka import OffsetAndMetadata, TopicPartition
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.errors import InvalidProducerEpochError, InvalidTxnStateError, KafkaError, ProducerFencedError
 
 from tocsin.pipeline.kafka.client import consumer, kafka_errors, producer
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.state_parts import POSITIONS, StateParts, pack_positions, unpack_positions
-from tocsin.pipeline.kafka.verdicts import signature_in
+from tocsin.pipeline.kafka.verdicts import RECONNECT_SECONDS, signature_in
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.schemas.errors import EngineError, TakenOverError
 from tocsin.schemas.kafka.settings import KafkaSettings
@@ -37,6 +37,8 @@ TRANSACTION_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 30.0
 """Interval at which new partitions are looked for."""
 _READ_SECONDS: Final = 120.0
+_MEMBER_SECONDS: Final = 0.05
+"""Shortest wait as a member: with 0 kafka-python 3.0 joins a group again and again and never gets in."""
 _POLL_SECONDS: Final = 0.5
 _MOST_RECORDS: Final = 2000
 _FETCH_BYTES: Final = 2 * 1024 * 1024
@@ -115,13 +117,16 @@ class KafkaSeat:
             "delivery_timeout_ms": round(TRANSACTION_SECONDS * 1000),
             "request_timeout_ms": round(SESSION_SECONDS * 1000),
             "linger_ms": 0,
+            "reconnect_backoff_max_ms": round(RECONNECT_SECONDS * 1000),
         }
         reading = {
             "isolation_level": "read_committed",
             "max_poll_records": _MOST_RECORDS,
             "max_partition_fetch_bytes": _FETCH_BYTES,  # no partition may be read far ahead of the others
             "auto_offset_reset": "none",
+            "reconnect_backoff_max_ms": round(RECONNECT_SECONDS * 1000),
         }
+        self._prove_membership()
         with kafka_errors(f"take over as {self._id}"):
             self._writer = self._open.enter_context(producer(self._settings, **options))
             self._writer.init_transactions()  # from here on, the former holder writes nothing
@@ -132,6 +137,21 @@ class KafkaSeat:
             self._go_to(positions)
         self._looked_seconds = time.monotonic()
         return state, dict(self._counts)
+
+    def _prove_membership(self) -> None:
+        """Let the group's coordinator confirm that this process has the seat.
+
+        A process that was paused for longer than its session still believes so, and must not shut out its successor.
+
+        Raises:
+            TakenOverError: the coordinator does not confirm it.
+        """
+        try:
+            proof = {self._place: OffsetAndMetadata(0, "", -1)}
+            self._member.commit(proof, timeout_ms=round(SESSION_SECONDS * 1000))
+        except KafkaError as error:
+            text = f"the group {self._id} does not confirm the seat: {sentence(error, '')}"
+            raise (EngineError(text) if error.retriable else TakenOverError(text)) from error
 
     def _state(self) -> dict[str, bytes]:
         """Return all parts of the state, the places among them."""
@@ -144,7 +164,7 @@ class KafkaSeat:
             for records in self._reader.poll(timeout_ms=round(_POLL_SECONDS * 1000)).values():
                 for record in records:
                     self._parts.take(record.key, record.value)
-            if not self.wait(0.0):
+            if not self.wait(_MEMBER_SECONDS):
                 raise TakenOverError(f"the group {self._id} gave the seat to another process")
             if time.monotonic() > until:
                 raise EngineError(f"the topic {self._place.topic} could not be read in {_READ_SECONDS:g} s")
@@ -191,7 +211,7 @@ class KafkaSeat:
 
     def poll(self, seconds: float) -> Sequence[Message]:
         """See ``Seat.poll``."""
-        if not self.wait(0.0):
+        if not self.wait(_MEMBER_SECONDS):
             raise TakenOverError(f"the group {self._id} gave the seat to another process")
         try:
             found = self._reader.poll(timeout_ms=round(seconds * 1000))
@@ -228,9 +248,9 @@ class KafkaSeat:
             for state_key, state_value in self._parts.records({**changes, POSITIONS: pack_positions(positions)}):
                 self._writer.send(self._place.topic, state_value, key=state_key)
             self._writer.commit_transaction()
-        except _FENCED as error:
-            raise TakenOverError(f"the broker shut out this process as {self._id}: {sentence(error, '')}") from error
         except KafkaError as error:
+            if isinstance(error, _FENCED) or any(isinstance(one, _FENCED) for one in error.args):
+                raise TakenOverError(f"the broker shut this process out as {self._id}") from error
             raise EngineError(f"cannot write as {self._id}: {sentence(error, '')}") from error
 
     def leave(self) -> None:
@@ -259,6 +279,7 @@ def kafka_seat(settings: KafkaSettings, config: SeatConfig) -> Iterator[KafkaSea
         "partition_assignment_strategy": [StickyPartitionAssignor],
         "isolation_level": "read_committed",
         "max_poll_records": 1,
+        "reconnect_backoff_max_ms": round(RECONNECT_SECONDS * 1000),
     }
     with consumer(settings, **options) as member:
         for name in (config.state, *config.inputs):

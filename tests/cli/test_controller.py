@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -139,8 +139,31 @@ def test_one_that_was_paused_is_shut_out_and_stands_by(
     fleet.run(HOSTS + 3)
     wait_until(lambda: fleet.opened() == ["fleet", *["idle"] * HOSTS], 30)
     first.signal(signal.SIGCONT)
-    wait_until(lambda: first.metric('tocsin_active_events_total{role="controller",event="taken_over"}') == 1, 60)
+    wait_until(lambda: first.metric('tocsin_active_events_total{event="taken_over",role="controller"}') >= 1, 60)
     assert not first.is_active()
+    assert second.is_active()
+    assert second.metric('tocsin_active_events_total{event="takeovers",role="controller"}') == 1
     assert fleet.opened() == ["fleet", *["idle"] * HOSTS]
     second.signal(signal.SIGTERM)  # in order: it gives the seat back at once
     wait_until(first.is_active, 60)
+
+
+def test_a_broker_that_dies_and_comes_back_costs_nothing_but_time(
+    private_broker: Callable[..., Broker], topic_prefix: str, tmp_path: Path
+) -> None:
+    broker = private_broker()
+    fleet = Fleet(broker, topic_prefix)
+    only = Controller(fleet, tmp_path, "only")
+    wait_until(only.is_active, 60)
+    fleet.run(5)
+    wait_until(lambda: len(fleet.opened()) >= 2, 30)
+    broker.crash()
+    broker.start()
+    fleet.close()
+    again = Fleet(broker, topic_prefix)
+    again.begin_ns, again.second = fleet.begin_ns, fleet.second
+    again.run(HOSTS + 3)
+    wait_until(lambda: again.opened() == ["fleet", *["idle"] * HOSTS], 90)
+    assert only.child.is_running()
+    only.child.kill()
+    again.close()
