@@ -7,7 +7,6 @@ started again tells nothing twice and forgets nothing.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,31 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, Notice, NoticeKind
+from tocsin.pipeline.alerts.queue_file import QueueReason, move_aside, open_queue_file
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.errors import ConfigError
-from tocsin.schemas.private_files import open_private
-from tocsin.schemas.reasons import NamedReason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS waiting (
-    route TEXT NOT NULL, verdict_id TEXT NOT NULL, receiver TEXT NOT NULL, kind TEXT NOT NULL, severity TEXT NOT NULL,
-    event TEXT NOT NULL, told_ns INTEGER NOT NULL, made_ns INTEGER NOT NULL, note TEXT NOT NULL,
-    first_ns INTEGER NOT NULL, due_ns INTEGER NOT NULL, tries INTEGER NOT NULL, is_maybe_told INTEGER NOT NULL,
-    PRIMARY KEY (route, verdict_id)
-);
-CREATE INDEX IF NOT EXISTS waiting_due ON waiting (receiver, due_ns);
-CREATE TABLE IF NOT EXISTS told (
-    route TEXT NOT NULL, verdict_id TEXT NOT NULL, receiver TEXT NOT NULL, kind TEXT NOT NULL, severity TEXT NOT NULL,
-    event TEXT NOT NULL, told_ns INTEGER NOT NULL, note TEXT NOT NULL, reference TEXT NOT NULL,
-    sent_ns INTEGER NOT NULL,
-    PRIMARY KEY (route, verdict_id)
-);
-CREATE INDEX IF NOT EXISTS told_sent ON told (receiver, sent_ns);
-CREATE TABLE IF NOT EXISTS sent (sent_ns INTEGER NOT NULL, row TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
 _NEVER_ARRIVED: Final = frozenset(
     {
         DeliveryReason.UNREACHABLE,
@@ -54,15 +34,6 @@ _NEVER_ARRIVED: Final = frozenset(
 _ROUTER: Final = "router"
 _SENT_KEPT_NS: Final = 86_400 * NS_PER_SECOND
 _MOST_KEPT_SENT: Final = 10_000
-_VERSION: Final = 1
-_BUSY_SECONDS: Final = 10.0
-
-
-class QueueReason(NamedReason):
-    """Why a queue begins anew."""
-
-    FILE_DAMAGED = "file_damaged", "The file of the queue is damaged; it was moved aside and a new one begun."
-    OTHER_VERSION = "other_version", "Another version of tocsin wrote the file; it was moved aside."
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +77,11 @@ class AlertQueue:
         self.begun_anew: QueueReason | None = None
         self._lock = threading.Lock()
         try:
-            self._db, reason = _opened(path)
+            self._db, reason = open_queue_file(path)
             if reason is not None:
                 self.begun_anew = reason
-                _move_aside(path, now_ns)
-                self._db, reason = _opened(path)
+                move_aside(path, now_ns)
+                self._db, reason = open_queue_file(path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError("alert queue", str(path), f"a file that can be used ({error})") from error
 
@@ -132,7 +103,7 @@ class AlertQueue:
         """Add notices and replace the router's state, in one transaction.
 
         The newest notice of an incident and route replaces the one that waits. The end of an incident whose firing
-        certainly never arrived removes it.
+        certainly never arrived removes it, and is not sent.
 
         Args:
             notices: notices, oldest first, each with the name of its receiver.
@@ -159,6 +130,8 @@ class AlertQueue:
         ).fetchone()
         is_told = self._db.execute("SELECT 1 FROM told WHERE route = ? AND verdict_id = ?", key).fetchone() is not None
         kind = notice.kind
+        if waiting is None and not is_told and notice.is_ending:
+            return False  # its firing was given up
         if waiting is not None and not is_told and not waiting[1]:
             if notice.is_ending:
                 self._db.execute("DELETE FROM waiting WHERE route = ? AND verdict_id = ?", key)
@@ -244,27 +217,30 @@ class AlertQueue:
         """
         with self._lock, self._db:
             for index, one in enumerate(sent):
-                notice = one.notice
-                key = (notice.route, notice.verdict.verdict_id)
-                if notice.is_ending:
-                    self._db.execute("DELETE FROM told WHERE route = ? AND verdict_id = ?", key)
-                elif notice.kind is not NoticeKind.WATCHDOG:
-                    reference = (references[index] if index < len(references) else "") or notice.reference
-                    self._db.execute(
-                        "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (
-                            *key,
-                            one.receiver,
-                            notice.kind.value,
-                            notice.severity.value,
-                            encode_verdict(notice.verdict).decode(),
-                            notice.told_ns,
-                            notice.note,
-                            reference,
-                            now_ns,
-                        ),
-                    )
+                if one.notice.is_ending:
+                    self._db.execute("DELETE FROM told WHERE route = ? AND verdict_id = ?", _key(one)[:2])
+                elif one.notice.kind is not NoticeKind.WATCHDOG:
+                    self._tell(one, references[index] if index < len(references) else "", now_ns)
                 self._drop(one)
+
+    def _tell(self, one: QueuedNotice, reference: str, now_ns: int) -> None:
+        """Note that an incident was told and stands."""
+        notice = one.notice
+        self._db.execute(
+            "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                notice.route,
+                notice.verdict.verdict_id,
+                one.receiver,
+                notice.kind.value,
+                notice.severity.value,
+                encode_verdict(notice.verdict).decode(),
+                notice.told_ns,
+                notice.note,
+                reference or notice.reference,
+                now_ns,
+            ),
+        )
 
     def failed(self, sent: Sequence[QueuedNotice], reason: DeliveryReason, due_ns: int) -> None:
         """Note that a delivery failed and is tried again.
@@ -283,13 +259,29 @@ class AlertQueue:
                         (due_ns, reason in _NEVER_ARRIVED, *_key(one)),
                     )
 
-    def give_up(self, sent: Sequence[QueuedNotice]) -> None:
-        """Remove notices that are not sent again; an incident whose end cannot be told is no longer sent again."""
+    def give_up(self, sent: Sequence[QueuedNotice], reason: DeliveryReason, now_ns: int) -> None:
+        """Remove notices that are not sent again; an incident whose end cannot be told is no longer sent again.
+
+        What may have arrived all the same counts as told, so that its end is sent.
+
+        Args:
+            sent: what is given up.
+            reason: how its last try failed.
+            now_ns: the present time.
+        """
         with self._lock, self._db:
             for one in sent:
-                self._drop(one)
+                key = _key(one)
+                found = self._db.execute(
+                    "SELECT is_maybe_told FROM waiting WHERE route = ? AND verdict_id = ?", key[:2]
+                )
+                row = found.fetchone()
+                is_maybe_told = row is not None and row[0] >= (2 if reason in _NEVER_ARRIVED else 1)
                 if one.notice.is_ending:
-                    self._db.execute("DELETE FROM told WHERE route = ? AND verdict_id = ?", _key(one)[:2])
+                    self._db.execute("DELETE FROM told WHERE route = ? AND verdict_id = ?", key[:2])
+                elif is_maybe_told and one.notice.kind is not NoticeKind.WATCHDOG:
+                    self._tell(one, "", now_ns)
+                self._drop(one)
 
     def _drop(self, one: QueuedNotice) -> None:
         """Remove a waiting notice, unless a newer one took its place."""
@@ -301,6 +293,7 @@ class AlertQueue:
         with self._lock, self._db:
             text = json.dumps(asdict(row), separators=(",", ":"))
             self._db.execute("INSERT INTO sent VALUES (?, ?)", (row.sent_ns, text))
+            self._db.execute("DELETE FROM sent WHERE sent_ns < ?", (row.sent_ns - _SENT_KEPT_NS,))
 
     def kept_sent(self, now_ns: int) -> list[AlertSent]:
         """Return the rows of the last day, at most ``_MOST_KEPT_SENT``, and forget the others."""
@@ -351,34 +344,3 @@ def _notice(row: Sequence[Any], reference: str) -> Notice:
     route, kind, severity, event, told_ns, made_ns, note = row
     verdict = decode_verdict(str(event).encode())
     return Notice(route, NoticeKind(kind), AlertSeverity(severity), verdict, told_ns, made_ns, reference, note)
-
-
-def _opened(path: Path) -> tuple[sqlite3.Connection, QueueReason | None]:
-    """Return the open database, and why it cannot be used."""
-    os.close(open_private(path, os.O_RDWR | os.O_CREAT))
-    database = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
-    try:
-        version = int(database.execute("PRAGMA user_version").fetchone()[0])
-        is_sound = database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
-        if version not in {0, _VERSION} or not is_sound:
-            database.close()
-            return database, QueueReason.OTHER_VERSION if is_sound else QueueReason.FILE_DAMAGED
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.executescript(_TABLES)
-        database.execute(f"PRAGMA user_version = {_VERSION}")
-    except sqlite3.OperationalError:
-        database.close()
-        raise
-    except sqlite3.DatabaseError:
-        database.close()
-        return database, QueueReason.FILE_DAMAGED
-    return database, None
-
-
-def _move_aside(path: Path, now_ns: int) -> None:
-    """Give a file that cannot be used, and its companions, another name."""
-    for suffix in ("", "-wal", "-shm"):
-        old = path.with_name(path.name + suffix)
-        if old.exists():
-            old.replace(path.with_name(f"{path.name}.damaged-{now_ns}{suffix}"))

@@ -156,6 +156,8 @@ class AlertRouter:
         told = self._told.get(verdict.verdict_id)
         if self._is_old(verdict, told):
             return
+        if told is not None:  # also where it is silenced: it is heard of, so it does not lapse
+            told.detected_ns, told.update, told.expires_ns = verdict.detected_ns, verdict.update, verdict.expires_ns
         routes = list(self._config.routes.routes_of(verdict))
         if told is None and not routes:
             return
@@ -167,7 +169,7 @@ class AlertRouter:
         content = content_of(verdict, rule.severity)
         if told is None:
             told = self._told[verdict.verdict_id] = ToldIncident(
-                verdict.verdict_id, verdict.detected_ns, verdict.update, content, rule.severity
+                verdict.verdict_id, verdict.detected_ns, verdict.update, content, rule.severity, verdict.expires_ns
             )
             if rule.is_once_an_attempt:
                 self._once[_attempt_key(verdict)] = verdict.verdict_id
@@ -188,7 +190,6 @@ class AlertRouter:
         self, told: ToldIncident, verdict: Verdict, content: str, severity: AlertSeverity, now_ns: int
     ) -> Iterator[Notice]:
         """Take a line of a told incident, and yield what of it is news."""
-        told.detected_ns, told.update, told.expires_ns = verdict.detected_ns, verdict.update, verdict.expires_ns
         is_worse = severity is AlertSeverity.PAGE is not told.severity
         told.severity = severity
         if content == told.content or not told.routes:

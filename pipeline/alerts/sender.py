@@ -135,7 +135,7 @@ class AlertSender:
         over = [one for one in batch if not one.is_resend and self._is_too_old(one, now_ns)]
         detail = f"{result.reason.value}: {result.detail}" if result.detail else result.reason.value
         self._report(over, replace(result, reason=DeliveryReason.GAVE_UP, detail=detail), now_ns)
-        self._queue.give_up(over)
+        self._queue.give_up(over, result.reason, now_ns)
         again = [one for one in batch if one not in over]
         self._queue.failed(again, result.reason, pause_ns)
         self._report(again, result, now_ns)
@@ -160,7 +160,7 @@ class AlertSender:
         if batch[0].is_resend:
             self._queue.delivered(batch, (), now_ns)
         else:
-            self._queue.give_up(batch)
+            self._queue.give_up(batch, result.reason, now_ns)
 
     def _pause_seconds(self, receiver: str, result: DeliveryResult) -> float:
         """Return how long a receiver is left alone after a failure."""

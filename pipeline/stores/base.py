@@ -175,16 +175,16 @@ class Store(Protocol):
         """Return the latest change of every action of these verdicts, ordered by verdict and update."""
         ...
 
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """Insert notices to people whose delivery ended."""
+        ...
+
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Insert minutes of host health."""
         ...
 
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """Insert states of jobs; the newest of each attempt is kept."""
-        ...
-
-    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
-        """Insert notices to people whose delivery ended."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:

@@ -197,6 +197,10 @@ class SqlStore:
         wanted = ", ".join(map(text_literal, verdict_ids))
         return [rows.action_change(row) for row in self.backend.select(_ACTIONS.format(wanted=wanted))]
 
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """See ``Store.write_alerts_sent``."""
+        self._insert_all("alerts_sent", alerts, alert_sent_row)
+
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """See ``Store.write_host_health``."""
         self._insert_all("host_health", minutes, rows.host_health_row)
@@ -204,10 +208,6 @@ class SqlStore:
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """See ``Store.write_job_status``."""
         self._insert_all("job_status", states, rows.job_status_row)
-
-    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
-        """See ``Store.write_alerts_sent``."""
-        self._insert_all("alerts_sent", alerts, alert_sent_row)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """See ``Store.expire_overdue``."""

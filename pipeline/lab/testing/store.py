@@ -23,9 +23,9 @@ class MemoryStore:
         self.verdicts: list[Verdict] = []
         self.evidence: list[EvidencePoint] = []
         self.actions: list[ActionChange] = []
+        self.alerts_sent: list[AlertSent] = []
         self.health: list[HostHealth] = []
         self.statuses: list[JobStatus] = []
-        self.alerts_sent: list[AlertSent] = []
         self.failures_left_count = 0
 
     def migrate(self) -> int:
@@ -61,6 +61,10 @@ class MemoryStore:
                 latest[key] = change
         return list(latest.values())
 
+    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
+        """Keep notices whose delivery ended."""
+        self.alerts_sent.extend(alerts)
+
     def write_host_health(self, minutes: Sequence[HostHealth]) -> None:
         """Keep minutes of host health."""
         self.health.extend(minutes)
@@ -68,10 +72,6 @@ class MemoryStore:
     def write_job_status(self, states: Sequence[JobStatus]) -> None:
         """Keep states of jobs."""
         self.statuses.extend(states)
-
-    def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
-        """Keep notices whose delivery ended."""
-        self.alerts_sent.extend(alerts)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """Expire overdue verdicts and their open actions; return the verdicts' ids."""

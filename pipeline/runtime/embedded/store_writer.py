@@ -175,9 +175,9 @@ class StoreWriter:
         # Actions first: there is no transaction, and whoever sees an incident is to see what it proposes.
         self._rows(self._store.write_actions, work.actions)
         self._rows(self._store.write_verdicts, work.verdicts)
+        self._rows(self._store.write_alerts_sent, work.alerts)
         self._rows(self._store.write_evidence, work.evidence)
         self._rows(self._store.write_host_health, work.health)
-        self._rows(self._store.write_alerts_sent, work.alerts)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
         if work.overdue_ns:
@@ -244,9 +244,9 @@ class StoreWriter:
         lost = {
             "verdicts": sum(len(one.verdicts) for one in given),
             "evidence": sum(len(one.evidence) for one in given),
+            "alerts": sum(len(one.alerts) for one in given),
             "actions": sum(len(one.actions) for one in given),
             "health": sum(len(one.health) for one in given),
-            "alerts": sum(len(one.alerts) for one in given),
         }
         if any(lost.values()):
             _LOG.error("rows lost: the database is still away", extra=lost)

@@ -46,9 +46,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "train a small real job, strike it with a real fault, check the verdict",
         ),
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
-        "alerts": ("tocsin.cli.alerts", "who is told: check a routes file, send a test, list what was told"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
+        "alerts": ("tocsin.cli.alerts", "who is told: check a routes file, send a test, list what was told"),
         "token": ("tocsin.cli.token", "credentials of hosts: issue, list, rotate, revoke"),
         "causes": ("tocsin.cli.causes", "list the causes that a verdict can name"),
         "flight-recorder": (

@@ -124,6 +124,7 @@ def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
     for page in answer["pages"]:
         if page.startswith("none"):
             yield f"engine    no metrics page: {page.removeprefix('none: ')}"
+    yield from _alert_lines(answer.get("alerts"))
     for event in answer["events"]:
         seconds = max(0.0, (answer["now_ns"] or 0) - event["ts_ns"]) / NS_PER_SECOND
         if event["name"] == Reason.CLOCK_JUMPED:
@@ -132,7 +133,6 @@ def _engine_lines(answer: dict[str, Any]) -> Iterator[str]:
         else:
             text = f"{event['name']} in job {event['job']}: {event['error']}"
         yield f"engine    {seconds:.0f} s ago: {text}"
-    yield from _alert_lines(answer.get("alerts"))
     if answer["letters_dropped"]:
         yield f"engine    {answer['letters_dropped']} dead letters and late records were not kept: too many"
 

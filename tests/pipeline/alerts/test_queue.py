@@ -9,7 +9,8 @@ import pytest
 
 from tests.pipeline.alerts.verdict_samples import at, verdict
 from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, Notice, NoticeKind
-from tocsin.pipeline.alerts.queue import AlertQueue, QueueReason
+from tocsin.pipeline.alerts.queue import AlertQueue
+from tocsin.pipeline.alerts.queue_file import QueueReason
 
 
 def _notice(

@@ -252,6 +252,19 @@ def test_the_state_is_bounded() -> None:
     assert router.to_state()["summaries"] == {}
 
 
+def test_a_told_incident_under_planned_work_neither_lapses_nor_is_told_again() -> None:
+    why = [""]
+    router = _router(silence=lambda _one, _now: why[0])
+    told = router.on_verdicts([verdict()], at(0))
+    why[0] = "under_maintenance"
+    for update in range(1, 50):
+        told += router.on_verdicts([verdict(1, update * 300, update=update)], at(update * 300))
+    why[0] = ""
+    told += router.on_verdicts([verdict(1, 15_000, update=50, cause="nic_dropout")], at(15_000))
+
+    assert _kinds(told) == ["firing", "changed"]
+
+
 def test_a_told_incident_without_a_line_lapses_but_not_right_after_a_start() -> None:
     router = _router()
     router.on_verdicts([verdict(), verdict(2)], at(0))  # they expire after 600 s

@@ -159,3 +159,33 @@ def test_what_was_sent_is_kept_for_a_day(bench: Bench, tmp_path: Path) -> None:
     assert again.kept_sent(at(3)) == bench.rows
     assert len(bench.rows) == 1
     assert again.kept_sent(at(2 * 86_400)) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [(DeliveryReason.UNREACHABLE, []), (DeliveryReason.TIMED_OUT, ["resolved"])]
+)
+def test_the_end_of_what_was_given_up_is_told_only_where_it_may_have_arrived(
+    bench: Bench, reason: DeliveryReason, told: list[str]
+) -> None:
+    bench.a.answers = [DeliveryResult(reason)] * 100
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    for second in range(0, 1300, 10):
+        bench.sender.run_once(at(second))
+    assert [row.outcome for row in bench.rows] == ["gave_up"]
+    bench.a.answers = []
+    bench.queue.put([_notice(NoticeKind.RESOLVED, 2000)], at(2000))
+    bench.sender.run_once(at(2000))
+
+    assert [one.kind.value for one in bench.a.sent] == told
+    assert bench.queue.told_count() == 0
+
+
+def test_the_end_of_what_was_refused_is_not_told(bench: Bench) -> None:
+    bench.a.answers = [DeliveryResult(DeliveryReason.REJECTED)]
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    bench.sender.run_once(at(0))
+    bench.queue.put([_notice(NoticeKind.RESOLVED, 2)], at(2))
+    bench.sender.run_once(at(2))
+
+    assert bench.a.sent == []
+    assert bench.queue.waiting_counts() == {}

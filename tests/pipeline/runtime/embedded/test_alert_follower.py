@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.alerts.verdict_samples import at, verdict
 from tests.pipeline.runtime.embedded.restarts import Life
 from tocsin.pipeline.alerts.adapters import ADAPTERS
 from tocsin.pipeline.alerts.notice import AlertSeverity, DeliveryReason, DeliveryResult, NoticeKind
@@ -185,3 +186,30 @@ def test_a_queue_that_cannot_be_written_hurts_no_tick_and_is_counted(tmp_path: P
 
     assert life.service.death() == ""
     assert life.dog.sent == []
+
+
+def test_no_secret_lands_in_the_queue_or_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    secret = "hunter2" * 5
+    monkeypatch.setenv("TOCSIN_TEST_KEY", secret[:32])
+    monkeypatch.setenv("TOCSIN_TEST_URL", f"http://127.0.0.1:9/{secret}")
+    settings: list[dict[str, object]] = [
+        {"kind": "webhook", "url_env": "TOCSIN_TEST_URL", "signing_key_env": "TOCSIN_TEST_KEY"},
+        {"kind": "slack", "webhook_url_env": "TOCSIN_TEST_URL"},
+        {"kind": "pagerduty", "url": "http://127.0.0.1:9/", "routing_key_env": "TOCSIN_TEST_KEY"},
+    ]
+    adapters = {str(one["kind"]): ADAPTERS[str(one["kind"])].make(one, "receivers.r") for one in settings}
+    routes = RouteConfig({}, tuple(Route(name, name, goes_on=True) for name in adapters))
+    queue = AlertQueue(tmp_path / "alerts.db", at(0))
+    alerts = AlertFollower(routes, adapters, queue, clock_ns=lambda: at(1), has_threads=False)
+    alerts.on_verdicts([verdict()], at(1))
+    alerts.sender.run_once(at(1))
+
+    assert queue.waiting_counts() == dict.fromkeys(adapters, 1)
+    assert len(caplog.records) >= len(adapters)
+    kept = b"".join(path.read_bytes() for path in tmp_path.glob("alerts.db*"))
+    assert b"gpu_lost" in kept
+    assert b"hunter2" not in kept
+    assert "hunter2" not in str([record.__dict__ for record in caplog.records]) + str(alerts.status())
