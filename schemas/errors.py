@@ -29,6 +29,7 @@ The tree::
     |   +-- StoreRefusedError       credentials, rights, certificate or address: a person has to act
     |   +-- RowRefusedError         the database cannot take a value: trying again does not help
     +-- EngineError                 the engine cannot be reached, or refuses to start
+    |   +-- TakenOverError          another process is the active one now
     +-- SnapshotError               an operator's state cannot be restored
 
 Every class carries a message that a person can act on; ``reason`` is the short
@@ -337,6 +338,12 @@ class EngineError(TocsinError):
     """The engine cannot be reached or refuses to start."""
 
     reason = "engine"
+
+
+class TakenOverError(EngineError):
+    """This process is not the active one any more; the other one has its state, and nothing is lost."""
+
+    reason = "taken_over"
 
 
 class SnapshotError(TocsinError):

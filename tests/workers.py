@@ -13,6 +13,8 @@ _CLUSTER = ("tests/chaos/", "tests/cli/cluster/", "tests/pipeline/runtime/flink/
 GATE: Final = (
     *_CLUSTER,
     "tests/attacks/",
+    "tests/cli/test_alerts_run.py",
+    "tests/cli/test_controller.py",
     "tests/cli/drill/test_drill.py",
     "tests/cli/test_serve_clickhouse.py",
     "tests/cli/test_sink.py",

@@ -1,4 +1,4 @@
-"""Write what the engine says beside its verdicts to the incident database: evidence, host health, states of jobs.
+"""Write what is said beside verdicts to the incident database: evidence, host health, states of jobs, alerts sent.
 
 The same message gives the same rows, so it may come any number of times. A message that is none, and one that the
 database refuses while it takes others, becomes a dead letter.
@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from tocsin.pipeline.kafka.consumer_api import Message, RefusedMessage
 from tocsin.pipeline.kafka.topic_sink import Check, TopicSink
+from tocsin.pipeline.stores.alert_codec import decode_alert
+from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus, Store
 from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, decode_status
 from tocsin.schemas.errors import IdentityError, RowRefusedError, SchemaError
-from tocsin.schemas.kafka.topics import EVIDENCE, HOST_HEALTH, JOB_STATUS
+from tocsin.schemas.kafka.topics import ALERTS_SENT, EVIDENCE, HOST_HEALTH, JOB_STATUS
 
 
 @dataclass(slots=True)
@@ -25,12 +27,14 @@ class _ReportRows:
     evidence: list[EvidencePoint] = field(default_factory=list)
     health: list[HostHealth] = field(default_factory=list)
     statuses: list[JobStatus] = field(default_factory=list)
+    alerts: list[AlertSent] = field(default_factory=list)
 
     def add(self, other: _ReportRows) -> None:
         """Add the rows of another message."""
         self.evidence += other.evidence
         self.health += other.health
         self.statuses += other.statuses
+        self.alerts += other.alerts
 
     def write(self, store: Store) -> None:
         """Insert all rows."""
@@ -40,6 +44,8 @@ class _ReportRows:
             store.write_host_health(self.health)
         if self.statuses:
             store.write_job_status(self.statuses)
+        if self.alerts:
+            store.write_alerts_sent(self.alerts)
 
 
 class ReportSink(TopicSink):
@@ -96,6 +102,8 @@ def _read(message: Message, check: Check | None) -> _ReportRows | RefusedMessage
             return _ReportRows(health=decode_health(message.value))
         if topic == JOB_STATUS:
             return _ReportRows(statuses=[decode_status(message.value)])
+        if topic == ALERTS_SENT:
+            return _ReportRows(alerts=[decode_alert(message.value)])
     except (SchemaError, IdentityError) as error:
         return RefusedMessage(message, error.reason, str(error))
     return RefusedMessage(message, "unknown_topic", f"the topic {message.topic} holds no reports")

@@ -20,7 +20,7 @@ from tocsin.schemas.kafka.topics import (
     DEFAULT_PARTITIONS,
     INPUT_RETENTION_SECONDS,
     INPUTS,
-    MODELS,
+    ONE_LOG,
     Topic,
     topic_name,
     topics,
@@ -219,7 +219,7 @@ def _compare(found: _Found, wish: WantedTopics) -> list[Difference]:
             differences.append(Difference(topic.name, "missing", "", ""))
             continue
         is_chosen = wish.partition_count is not None and topic.partition_count == wish.partition_count
-        is_one_log = topic.name.endswith(f".{MODELS}")  # which announcement is the newest: one order for all
+        is_one_log = topic.name.rpartition(".")[2] in ONE_LOG
         if (is_chosen or is_one_log) and count != topic.partition_count:
             differences.append(Difference(topic.name, "partitions", str(count), str(topic.partition_count)))
         settings = found.settings.get(topic.name, {})

@@ -92,7 +92,7 @@ def verdict_source(
         yield KafkaVerdicts(client, names[0], names[1:])
 
 
-def _signature(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
+def signature_in(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
     """Return the value of the ``signature`` header, None = none."""
     return next((value for name, value in headers if name == SIGNATURE_HEADER), None)
 
@@ -153,7 +153,7 @@ class KafkaVerdicts:
             self._client.resume(*paused)
         found = self._polled(seconds)
         messages = [
-            Message(r.topic, r.partition, r.offset, r.key, r.value, r.timestamp * _NS_PER_MS, _signature(r.headers))
+            Message(r.topic, r.partition, r.offset, r.key, r.value, r.timestamp * _NS_PER_MS, signature_in(r.headers))
             for records in found.values()
             for r in records
         ]

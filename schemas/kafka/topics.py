@@ -49,9 +49,18 @@ CLOCK: Final = "clock"
 EVIDENCE: Final = "evidence"
 HOST_HEALTH: Final = "host-health"
 JOB_STATUS: Final = "job-status"
+CONTROLLER_STATE: Final = "controller-state"
+ALERTS_STATE: Final = "alerts-state"
+ALERTS_SENT: Final = "alerts-sent"
+COVERED: Final = "covered"
 
 REPORTS: Final = (EVIDENCE, HOST_HEALTH, JOB_STATUS)
 """The topics with what the engine says beside its verdicts; their messages become rows, and repeat without harm."""
+
+STATES: Final = (CONTROLLER_STATE, ALERTS_STATE)
+"""Compacted topics of one partition: whose partition a process has is the active one, and its state lies there."""
+ONE_LOG: Final = (MODELS, *STATES)
+"""Topics of exactly one partition, because what is newest must have one order for all."""
 
 INPUTS: Final = (FRAMES, STEPS, COLLECTIVES, EVENTS)
 """The topics that agents write."""
@@ -84,6 +93,7 @@ _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 INPUT_RETENTION_SECONDS: Final = 12 * _HOUR
 
+_STATE_SEGMENT_BYTES: Final = 64 * 1024 * 1024
 _INT64_MAX = 2**63 - 1
 _NS_PER_MS = 1_000_000
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -110,6 +120,7 @@ class Topic:
         timestamp_ahead_seconds: the broker refuses stamps further ahead of its clock, None = no limit.
         is_stamped_by_broker: whether the broker's clock stamps the records, not the sender's.
         compact_after_seconds: longest time until older records of a key are removed, None = the broker's default.
+        segment_bytes: size of a file of the log, None = the broker's default; the newest file is never compacted.
     """
 
     name: str
@@ -121,6 +132,7 @@ class Topic:
     timestamp_ahead_seconds: float | None = None
     is_stamped_by_broker: bool = False
     compact_after_seconds: float | None = None
+    segment_bytes: int | None = None
 
     def config(self) -> dict[str, str]:
         """Return the topic's settings by Kafka's names; all others keep the broker's defaults."""
@@ -136,6 +148,8 @@ class Topic:
             values["message.timestamp.after.max.ms"] = str(round(limit_ms))
         if self.compact_after_seconds is not None:
             values["max.compaction.lag.ms"] = str(round(self.compact_after_seconds * 1000))
+        if self.segment_bytes is not None:
+            values["segment.bytes"] = str(self.segment_bytes)
         return values
 
 
@@ -174,6 +188,7 @@ def topics(
         *(_input_topic(name, prefix, partition_count, kept_seconds, ahead_seconds) for name in INPUTS),
         _models_topic(prefix, ahead_seconds),
         *_output_topics(prefix, partition_count),
+        *_process_topics(prefix),
         # Agents compare their clocks with the broker's by writing here: the answer holds the broker's time.
         Topic(topic_name(CLOCK, prefix), "host", 1, _HOUR, is_stamped_by_broker=True),
     )
@@ -229,6 +244,31 @@ def _output_topics(prefix: str, partition_count: int) -> tuple[Topic, ...]:
     )
 
 
+def _process_topics(prefix: str) -> tuple[Topic, ...]:
+    """Return the topics of the processes of which one is active: their states, and what they say beside verdicts."""
+    states = (
+        Topic(
+            topic_name(name, prefix),
+            "part of the state",
+            1,
+            None,
+            is_compacted=True,
+            compact_after_seconds=_HOUR,
+            segment_bytes=_STATE_SEGMENT_BYTES,
+        )
+        for name in STATES
+    )
+    covered = Topic(
+        topic_name(COVERED, prefix),
+        "cluster/verdict_id",
+        1,
+        30 * _DAY,
+        is_compacted=True,
+        compact_after_seconds=_HOUR,
+    )
+    return *states, covered, Topic(topic_name(ALERTS_SENT, prefix), "cluster/job_id", 1, 30 * _DAY)
+
+
 def check_prefix(prefix: str) -> str:
     """Return a topic prefix unchanged after checking it.
 
@@ -275,7 +315,11 @@ def topic_of(record: Record, prefix: str = DEFAULT_PREFIX) -> str:
 
 def job_key(job: JobKey, group: str | None = None) -> bytes:
     """Return the Kafka key of a job's records, or of its frames of one metric group."""
-    parts = [job.cluster, job.job_id] if group is None else [job.cluster, job.job_id, group]
+    return path_key(job.cluster, job.job_id) if group is None else path_key(job.cluster, job.job_id, group)
+
+
+def path_key(*parts: str) -> bytes:
+    """Return a Kafka key of names, with ``%`` and ``/`` inside them percent-encoded."""
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts).encode()
 
 

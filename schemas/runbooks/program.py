@@ -152,4 +152,41 @@ PROGRAM_RUNBOOKS: Final = (
             ),
         ),
     ),
+    Runbook(
+        "divergence",
+        signs=(
+            "Loss or gradient norm of all ranks rose to five times their past. No rank differs from the others.",
+            "The job goes on at its usual pace.",
+        ),
+        lookalikes=(
+            Lookalike("nan_loss", "There a loss is no finite number; one rank had it first."),
+            Lookalike("silent_data_corruption", "There one machine's numbers differ from those of its peers."),
+        ),
+        steps=(
+            _PAGE,
+            HandStep("Was the learning rate, the data or the code changed at that step? Ask the job's owner."),
+            HandStep("Roll back to the checkpoint before the rise. The same rise at the same step: data or program."),
+            HandStep("Another rise on the same machines only: test them under load.", "dcgmi diag -r 3"),
+        ),
+    ),
+    Runbook(
+        "gradual_slowdown",
+        signs=(
+            "The steps of all ranks became longer little by little. No rank is slower than the others.",
+            "It may have gone on for hours before it is told.",
+        ),
+        lookalikes=(
+            Lookalike("workload_change", "There the pace changed at one step: a new stage, a longer sequence."),
+            Lookalike("software_jitter", "There single steps are long, and the others are as before."),
+        ),
+        steps=(
+            _PAGE,
+            HandStep("Do the steps become longer by plan (sequence length, batch)? Then nothing is wrong."),
+            HandStep(
+                "Does memory of the processes grow, or do caches and logs?", "ps -eo pid,rss,etime,cmd --sort -rss"
+            ),
+            HandStep("Does the storage of the data become slower?", "iostat -x 5"),
+            HandStep("Restart from the last checkpoint: the old pace comes back where the program leaks."),
+        ),
+    ),
 )

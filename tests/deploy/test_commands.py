@@ -54,7 +54,15 @@ def test_all_parts_are_started() -> None:
     called = {" ".join(command.arguments[:2]) for command in CALLS if command.where.startswith("kubernetes")}
 
     assert {"topics apply", "sink clickhouse"} <= called
-    assert {call.split()[0] for call in called} == {"topics", "sink", "ticker", "migrate", "agent"}
+    assert {call.split()[0] for call in called} == {
+        "topics",
+        "sink",
+        "ticker",
+        "controller",
+        "alerts",
+        "migrate",
+        "agent",
+    }
 
 
 @pytest.mark.parametrize("namespace", ["tocsin", "tocsin-agents"])

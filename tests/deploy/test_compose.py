@@ -127,6 +127,11 @@ def test_prometheus_looks_where_pages_are() -> None:
     scraped = yaml.safe_load((files.DEPLOY / "prometheus" / "compose.yml").read_text("utf-8"))["scrape_configs"]
     targets = {target for job in scraped for one in job["static_configs"] for target in one["targets"]}
     port = files.flink_settings("compose")["metrics.reporter.prom.port"]
-    page = SERVICES["sink"]["command"][SERVICES["sink"]["command"].index("--metrics-listen") + 1]
+    pages = set()
+    for name, service in SERVICES.items():
+        command = service.get("command", [])
+        if "--metrics-listen" in command and "profiles" not in service:
+            pages.add(f"{name}:{command[command.index('--metrics-listen') + 1].rpartition(':')[2]}")
 
-    assert targets == {f"sink:{page.rpartition(':')[2]}", f"jobmanager:{port}", f"taskmanager:{port}"}
+    assert {name.partition(":")[0] for name in pages} == {"sink", "controller"}
+    assert targets == {*pages, f"jobmanager:{port}", f"taskmanager:{port}"}

@@ -81,6 +81,10 @@ class Floods:
         """Return the id of the fleet incident that stands for a verdict, "": none does."""
         return self._covered.get(verdict_id, "")
 
+    def covers(self) -> dict[str, str]:
+        """Return verdict -> the fleet incident that stands for it, of those that are remembered."""
+        return dict(self._covered)
+
     def look(self, now_ns: int) -> None:
         """Open an incident for each signal that too many hosts give."""
         self._look_for_silence(now_ns)

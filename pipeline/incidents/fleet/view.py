@@ -77,6 +77,10 @@ class FleetView:
         """Return the id of the fleet incident that stands for a verdict, "": none does."""
         return self._floods.covering(verdict_id)
 
+    def covers(self) -> dict[str, str]:
+        """Return verdict id -> id of the fleet incident that stands for it."""
+        return self._floods.covers()
+
     def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> None:
         """Take verdict lines of the cluster's jobs; the view's own lines are left out.
 

@@ -12,16 +12,15 @@ from urllib.parse import quote, unquote
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
+from tocsin.pipeline.incidents.fleet.intake import fleet_families, tell_records
 from tocsin.pipeline.incidents.fleet.view import FleetView
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
-from tocsin.schemas import events
 from tocsin.schemas.errors import SnapshotError
-from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.hardware import HARDWARE_EVENTS
+from tocsin.schemas.formats.prometheus_text import Family
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.private_files import write_private
-from tocsin.schemas.records import NS_PER_SECOND, Event, HostStatus, Topology
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ _KEEP_NS: Final = 600 * NS_PER_SECOND
 """Distance of two writes of the fleet's own file."""
 _FILE_PART: Final = "views"
 _MAX_NOTES: Final = 10_000
-_TAKEN: Final = frozenset({*HARDWARE_EVENTS, events.AGENT, events.INCIDENT_CLOSE})
 
 
 class FleetFollower:
@@ -93,7 +91,7 @@ class FleetFollower:
             else:
                 self._view(note.cluster).on_maintenance(note)
         for bundle in bundles:
-            self._take(self._view(bundle.job.cluster), bundle, now_ns)
+            tell_records(self._view(bundle.job.cluster), bundle.fast.records, now_ns)
         for cluster in sorted({one.job.cluster for one in verdicts}):
             own = [one for one in verdicts if one.job.cluster == cluster]
             self._view(cluster).on_verdicts(own, now_ns)
@@ -108,22 +106,6 @@ class FleetFollower:
         if cluster not in self.views:
             self.views[cluster] = FleetView(self._config, cluster)
         return self.views[cluster]
-
-    @staticmethod
-    def _take(view: FleetView, bundle: SliceBundle, now_ns: int) -> None:
-        """Tell a view which hosts were heard, where they are, and what they report."""
-        reported: list[Event] = []
-        for record in bundle.fast.records:
-            if isinstance(record, HostStatus):
-                view.on_status(record, now_ns)
-            elif isinstance(record, Topology):
-                for place in record.places:
-                    view.hosts.place(place.host, place.leaf)
-            elif isinstance(record, Event) and record.name in _TAKEN:
-                if record.name == events.AGENT and record.payload.get("edge") == "stop":
-                    view.hosts.left(record.host)
-                reported.append(record)
-        view.on_host_events(reported, now_ns)
 
     def _load(self) -> None:
         """Read the fleet's own file, unless a state is there already."""
@@ -169,18 +151,7 @@ class FleetFollower:
 
     def families(self) -> Sequence[Family]:
         """Return the metrics: hosts and the fleet's own incidents, by cluster."""
-        shown = [(cluster, view.status()) for cluster, view in sorted(self.views.items())]
-        hosts = tuple(
-            Sample({"cluster": cluster, "kind": kind}, status[f"hosts_{kind}"])
-            for cluster, status in shown
-            for kind in ("known", "idle")
-        )
-        kinds = ("host_incidents", "fleet_incidents", "repeat_offenders", "covered_verdicts")
-        samples = tuple(Sample({"cluster": c, "kind": kind}, status[kind]) for c, status in shown for kind in kinds)
-        return [
-            Family("tocsin_fleet_hosts", "gauge", "Hosts that the fleet view knows.", hosts),
-            Family("tocsin_fleet_incidents", "gauge", "Standing incidents of the fleet view.", samples),
-        ]
+        return fleet_families(self.views)
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return no requests of the control socket."""

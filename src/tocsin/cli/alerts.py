@@ -1,4 +1,4 @@
-"""``tocsin alerts``: checks a routes file, prints its schema, sends a test, and lists what people were told."""
+"""``tocsin alerts``: checks a routes file, sends a test, tells people about verdicts, lists what they were told."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tocsin.cli.alerts_run import add_run_arguments, run_alerts
 from tocsin.cli.paths import add_data_argument, data_folder
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import json_text, plain
@@ -40,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("TOCSIN_ALERTS") or None,
         help="routes file [env: TOCSIN_ALERTS]",
     )
+    runs = verbs.add_parser("run", help="tell people about the verdicts in Kafka; of several one is active")
+    add_alerts_argument(runs)
+    add_run_arguments(runs)
     shown = verbs.add_parser("list", help="what people were told that still stands, and what waits to be sent")
     shown.add_argument("--json", action="store_true", help="as JSON")
     add_data_argument(shown)
@@ -67,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
         from tocsin.pipeline.alerts.route_schema import schema_of
 
         print(json.dumps(schema_of(ADAPTERS), indent=2))
+        return 0
+    if args.verb == "run":
+        run_alerts(args)
         return 0
     if args.verb == "list":
         _list(data_folder(args.data) / QUEUE_FILE_NAME, is_json=args.json)

@@ -66,6 +66,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "topics": ("tocsin.cli.topics", "create the Kafka topics, or say what differs"),
         "sink": ("tocsin.cli.sink", "consume verdicts from Kafka: 'sink clickhouse' writes incidents to a server"),
         "ticker": ("tocsin.cli.ticker", "tick in every partition of the Kafka topics, once a second"),
+        "controller": (
+            "tocsin.cli.controller",
+            "judge the fleet over all jobs, from Kafka; of several one is active",
+        ),
         "cluster": ("tocsin.cli.cluster.command", "the distributed engine on this machine: up, status, logs, down"),
         "flink": ("tocsin.cli.flink", "the job on a Flink cluster: submit, status, savepoint, upgrade, cancel"),
         "models": ("tocsin.cli.models", "trained models: list, show, promote, refuse, announce, withdraw"),
@@ -100,6 +104,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "topics",
             "ticker",
             "sink",
+            "controller",
             "flink",
         ),
         "developers of detectors": ("simulate", "replay", "score", "backtest", "train", "models"),

@@ -18,7 +18,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError, TocsinError
-from tocsin.schemas.kafka.topics import REPORTS, VERDICTS
+from tocsin.schemas.kafka.topics import ALERTS_SENT, REPORTS, VERDICTS
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     address = address_of(args)
     if address is None:
         raise ConfigError("--clickhouse", "", "the server's URL, clickhouse://USER@HOST (or TOCSIN_CLICKHOUSE)")
-    settings, check = settings_of(args), _check_of(args.verdict_keys)
+    settings, check = settings_of(args), check_of(args.verdict_keys)
     set_up_logs(args)
     # The drivers take a moment to load: only who needs them pays.
     from tocsin.pipeline.kafka.report_sink import ReportSink
@@ -68,10 +68,10 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     prefix, config = args.topic_prefix, TopicSinkConfig(check=check)
-    group = args.group or f"{prefix}.sink-clickhouse"
+    group, reports = args.group or f"{prefix}.sink-clickhouse", (*REPORTS, ALERTS_SENT)
     with contextlib.ExitStack() as opened:
         parts = []
-        for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, REPORTS, f"{group}.reports")):
+        for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, reports, f"{group}.reports")):
             store, dead_letters = ClickHouseStore(address), KafkaDeadLetters(settings, prefix)
             opened.callback(store.close)
             opened.callback(dead_letters.close)
@@ -128,7 +128,7 @@ def _run_all(sinks: Sequence[TopicSink], stop: threading.Event) -> None:
         raise failures[0]
 
 
-def _check_of(path: str) -> Check | None:
+def check_of(path: str) -> Check | None:
     """Return the function that checks the signatures of verdicts, None: they are not checked.
 
     Raises:

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from tests.hand_clock import HandClock
 from tests.pipeline.kafka.kit import WaitingSource
 from tests.pipeline.stores.samples import JOB, ONSET
+from tests.pipeline.stores.test_alert_codec import ROW
 from tests.pipeline.stores.test_report_codec import STATE, point
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.report_sink import ReportSink
 from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 from tocsin.pipeline.lab.testing.messages import MemoryBox
 from tocsin.pipeline.lab.testing.store import MemoryStore
+from tocsin.pipeline.stores.alert_codec import encode_alert
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.report_codec import encode_evidence, encode_health, encode_status
 from tocsin.schemas.errors import IdentityError, RowRefusedError, StoreAwayError
-from tocsin.schemas.kafka.topics import EVIDENCE, HOST_HEALTH, JOB_STATUS, LATE, topic_name
+from tocsin.schemas.kafka.topics import ALERTS_SENT, EVIDENCE, HOST_HEALTH, JOB_STATUS, LATE, topic_name
 from tocsin.schemas.reasons import IdentityRefusal
 
 MINUTE = HostHealth(JOB, "n1", ONSET, 60, 1, 2)
@@ -40,12 +42,18 @@ def drained(
 
 def test_each_topic_fills_its_table() -> None:
     store, box = MemoryStore(), MemoryBox()
-    reported = ((EVIDENCE, SERIES), (HOST_HEALTH, MINUTES), (JOB_STATUS, encode_status(STATUS)))
+    reported = (
+        (EVIDENCE, SERIES),
+        (HOST_HEALTH, MINUTES),
+        (JOB_STATUS, encode_status(STATUS)),
+        (ALERTS_SENT, encode_alert(ROW)),
+    )
     sink = drained(messages(*reported), store, box)
 
     assert [one.ts_ns for one in store.evidence] == [point(1).ts_ns, point(2).ts_ns]
     assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])
-    assert sink.counters == {"written": 3, "committed": 3}
+    assert store.alerts_sent == [ROW]
+    assert sink.counters == {"written": 4, "committed": 4}
 
 
 def test_what_is_no_report_becomes_a_dead_letter_and_stops_nothing() -> None:

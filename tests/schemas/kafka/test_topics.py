@@ -132,5 +132,9 @@ def test_names_and_kinds_are_the_same_for_good() -> None:
         "tocsin.job-status",
         "tocsin.dead-letter",
         "tocsin.late",
+        "tocsin.controller-state",
+        "tocsin.alerts-state",
+        "tocsin.covered",
+        "tocsin.alerts-sent",
         "tocsin.clock",
     ]

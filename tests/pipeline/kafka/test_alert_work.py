@@ -1,0 +1,181 @@
+"""Alerts over topics: one page for one fault, whoever is active when, and nothing that the fleet's incident tells."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pipeline.stores.samples import ONSET, SECOND, verdict
+from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, NoticeKind
+from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
+from tocsin.pipeline.kafka.alert_work import AlertWork, AlertWorkConfig
+from tocsin.pipeline.kafka.fleet_work import covered_output
+from tocsin.pipeline.lab.testing.alerts import FakeAdapter
+from tocsin.pipeline.lab.testing.seats import MemorySeat, MemorySeats
+from tocsin.pipeline.stores.alert_codec import decode_alert
+from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.errors import TakenOverError
+from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, VERDICTS
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.verdicts import Verdict, VerdictState
+
+ROUTES = RouteConfig({}, (Route("all", "pager"),), watchdog=AlertWatchdog("dog", 60.0))
+FIRING, RESOLVED = NoticeKind.FIRING, NoticeKind.RESOLVED
+
+
+class World:
+    """The topics, the receivers, and the processes, one after another."""
+
+    def __init__(self) -> None:
+        self.seats = MemorySeats((VERDICTS, COVERED))
+        self.pager, self.dog = FakeAdapter(), FakeAdapter()
+        self.now_ns = ONSET + 60 * SECOND
+        self.begin()
+
+    def begin(self) -> None:
+        """Another process takes over; the former one does nothing any more."""
+        self.seat = MemorySeat(self.seats)
+        self.seats.holder, self.seat.poll_count = self.seat, 1000
+        adapters = {"pager": self.pager, "dog": self.dog}
+        config = AlertWorkConfig(ROUTES)
+        self.work = AlertWork(config, lambda: adapters, clock_ns=lambda: self.now_ns, has_threads=False)
+        self.work.begin(*self.seat.take_over())
+
+    def say(self, *verdicts: Verdict) -> None:
+        for one in verdicts:
+            self.seats.write(VERDICTS, encode_verdict(one))
+
+    def run(self, seconds: int = 1) -> None:
+        """Let time pass: read, commit what is due."""
+        for _ in range(seconds):
+            self.now_ns += SECOND
+            self.work.take(self.seat.poll(0.0))
+            self.commit()
+
+    def commit(self) -> None:
+        if self.work.is_due():
+            changes = self.work.changes()
+            self.seat.commit(self.work.outputs(), changes)
+            self.work.committed()
+
+    def send(self) -> None:
+        """Send in another thread, as a sender does, while this one commits."""
+        sending = threading.Thread(target=self.work.send_once)
+        sending.start()
+        while sending.is_alive():
+            self.commit()
+            sending.join(0.001)
+        self.commit()
+
+    def told(self) -> list[tuple[NoticeKind, str]]:
+        return [(one.kind, one.verdict.verdict_id) for one in self.pager.sent]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.work.end()
+
+
+def confirmed(name: str, update: int = 0, state: VerdictState = VerdictState.CONFIRMED) -> Verdict:
+    return verdict(name, update, state=state, detected_ns=ONSET + (10 + update) * SECOND)
+
+
+def test_a_page_goes_out_once_whoever_is_active(world: World) -> None:
+    world.say(confirmed("v1"))
+    world.run(2)
+    world.begin()  # killed while the line waits for the controller's word
+    world.run(5)
+    world.begin()  # killed before it was sent
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+    world.begin()  # killed after it was sent
+    world.say(confirmed("v1", 1))
+    world.run(5)
+    world.send()
+    world.say(confirmed("v1", 2, VerdictState.RESOLVED))
+    world.run(5)
+    world.begin()
+    world.send()
+    assert world.told() == [(FIRING, "v1"), (RESOLVED, "v1")]
+    assert world.pager.sent[-1].reference == "m-v1"
+    rows = [decode_alert(one.value or b"") for one in world.seats.log[ALERTS_SENT]]
+    assert [(one.verdict_id, one.kind, one.outcome) for one in rows if one.receiver == "pager"] == [
+        ("v1", "firing", "delivered"),
+        ("v1", "resolved", "delivered"),
+    ]
+
+
+def test_a_failed_page_is_tried_again_by_the_next_process(world: World) -> None:
+    world.pager.answers = [DeliveryResult(DeliveryReason.UNREACHABLE)]
+    world.say(confirmed("v1"))
+    world.run(5)
+    world.send()
+    assert world.told() == []
+    world.begin()
+    world.run(300)
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+
+
+def test_a_process_that_was_replaced_sends_nothing(world: World) -> None:
+    world.say(confirmed("v1"))
+    world.run(5)
+    old, seat = world.work, world.seat
+    world.begin()
+    sending = threading.Thread(target=old.send_once)
+    sending.start()
+    while not old.is_due():
+        sending.join(0.001)
+    with pytest.raises(TakenOverError):
+        seat.commit([], old.changes())
+    old.end()
+    sending.join()
+    assert world.told() == []
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+
+
+def test_what_a_fleet_incident_stands_for_pages_nobody_even_after_a_takeover(world: World) -> None:
+    world.say(confirmed("v1"))
+    world.run(1)
+    output = covered_output(confirmed("v1").job.cluster, "v1", "fleet1")
+    world.seats.write(COVERED, output.value, output.key)
+    world.run(5)
+    world.send()
+    world.begin()
+    world.say(confirmed("v1", 1), confirmed("v2"))
+    world.run(5)
+    world.send()
+    assert world.told() == [(FIRING, "v2")]
+
+
+def test_the_watchdog_is_told_until_the_canaries_stop(world: World) -> None:
+    world.run(3)
+    world.send()
+    assert [one.kind for one in world.dog.sent] == [NoticeKind.WATCHDOG]
+    canary = verdict("c1", 0, state=VerdictState.RESOLVED, reason=Reason.CANARY.value)
+    world.say(canary)
+    world.run(601)
+    world.send()
+    count = len(world.dog.sent)
+    assert count > 1
+    world.run(120)
+    world.send()
+    assert len(world.dog.sent) <= count + 1
+    world.say(canary)
+    world.run(61)
+    world.send()
+    assert len(world.dog.sent) > count
+
+
+def test_a_message_that_is_no_verdict_is_counted_and_left_out(world: World) -> None:
+    world.seats.write(VERDICTS, b"no verdict")
+    world.say(confirmed("v1"))
+    world.run(5)
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+    assert sum(world.work.refused.values()) == 1
