@@ -159,8 +159,8 @@ PROGRAM_RUNBOOKS: Final = (
             "The job goes on at its usual pace.",
         ),
         lookalikes=(
-            Lookalike("nan_loss", "There a loss is no finite number; one rank had it first."),
-            Lookalike("silent_data_corruption", "There one machine's numbers differ from those of its peers."),
+            Lookalike("nan_gradient", "There a loss is no finite number; one rank had it first."),
+            Lookalike("silent data corruption", "There one machine's numbers differ from those of its peers."),
         ),
         steps=(
             _PAGE,

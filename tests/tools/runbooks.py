@@ -63,7 +63,7 @@ def _index() -> Iterator[str]:
 def _page(cause: Cause, runbook: Runbook) -> Iterator[str]:
     """Yield the lines of one cause's page."""
     yield from (f"# {cause.name}", "", _MADE, "")
-    yield f"{_sentence(cause.meaning)} To blame: {BLAMES[cause.blames]}. [All causes]({INDEX})"
+    yield from (_sentence(cause.meaning), f"To blame: {BLAMES[cause.blames]}. [All causes]({INDEX})")
     yield from ("", "## What it looks like", "")
     yield from (f"- {sign}" for sign in runbook.signs)
     yield from ("", "## What it is confused with", "", "| | how to tell |", "|---|---|")
