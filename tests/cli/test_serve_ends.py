@@ -18,16 +18,16 @@ from tocsin.pipeline.lab.testing import MemoryStore
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.schemas.records import NS_PER_SECOND
 
-ASK: dict[str, Any] = {
-    "json": False,
-    "job": None,
-    "words": [],
-    "note": "",
-    "all": False,
-    "clickhouse": None,
-    "engine": "",
-}
-"""What the commands' parsers give where nothing is said."""
+
+def unasked() -> dict[str, Any]:
+    """Return what the parsers of both commands give where nothing is said."""
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    status.add_arguments(parser)
+    incidents.add_arguments(parser)
+    return vars(parser.parse_args([]))
+
+
+ASK = unasked()
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_an_old_tick_is_an_error_of_status_and_incidents(
     service = service_in(tmp_path, lambda: steady[0])
     service.start(ticking=False)
     service.tick(NS_PER_SECOND)
-    monkeypatch.setattr(incidents, "fetch", lambda *_, **__: [])
+    monkeypatch.setattr(incidents, "print_list", lambda *_: None)
     ask = {**ASK, "data": tmp_path}
     try:
         fresh = status.run(argparse.Namespace(**ask)), incidents.run(argparse.Namespace(**ask))
@@ -134,7 +134,7 @@ def test_an_old_tick_is_an_error_of_status_and_incidents(
 
 def test_incidents_of_a_drill_that_ended_need_no_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drill_mark.leave_drill_mark(tmp_path)
-    monkeypatch.setattr(incidents, "fetch", lambda *_, **__: [])
+    monkeypatch.setattr(incidents, "print_list", lambda *_: None)
     ask = {**ASK, "data": tmp_path}
 
     assert incidents.run(argparse.Namespace(**ask)) == 0

@@ -51,7 +51,19 @@ def test_each_metric_is_one_that_a_page_shows(name: str) -> None:
         text = source("collectors")
         assert f'"{name}"' in text or f'("{name.removeprefix("tocsin_agent_")}"' in text
     else:
-        assert f'"{name}"' in source("pipeline")
+        assert set(spellings(name)) & set(re.findall(r'"[^"\n]*"', source("pipeline")))
+
+
+def spellings(name: str) -> list[str]:
+    """Return how a source file may write a metric's name: whole, or with the prefix of a sink's class."""
+    prefixes = re.findall(r'metric_prefix = "(\w+)"', source("pipeline"))
+    rests = [name.removeprefix(f"{one}_") for one in prefixes if name.startswith(f"{one}_")]
+    return [f'"{name}"', *(f'"{{self.metric_prefix}}_{rest}"' for rest in rests), *(f'"{rest}"' for rest in rests)]
+
+
+def test_a_metric_that_nothing_shows_is_not_found() -> None:
+    assert '"{self.metric_prefix}_waiting"' in spellings("tocsin_sink_waiting")
+    assert spellings("tocsin_other_waiting") == ['"tocsin_other_waiting"']
 
 
 def test_the_operator_that_an_alert_names_is_the_job_s() -> None:
