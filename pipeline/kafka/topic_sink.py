@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ class TopicSinkConfig:
     check: Check | None = None
 
 
-class TopicSink:
+class TopicSink(ABC):
     """Reads messages from a source and writes them to a store; the subclass says what becomes of a batch.
 
     Attributes:
@@ -122,9 +123,9 @@ class TopicSink:
             batch += more
         return batch
 
+    @abstractmethod
     def _write(self, batch: Sequence[Message], stop: threading.Event) -> bool:
         """Bring a batch into the database and the dead letters; False: told to stop before it was done."""
-        raise NotImplementedError
 
     def _count_dead_letters(self, refused: Sequence[RefusedMessage]) -> None:
         """Count each, log the first of each reason: a flood of them must not become one of log lines."""
