@@ -27,11 +27,14 @@ class FloodLimits:
         route_count: incidents of all signatures in a window, counted for each severity, and apart for those that two
             other hosts saw. The first of a signature may exceed it, up to thrice.
         window_seconds: length of the window.
+        calm_seconds: a flood is over when no incident has joined its summary for so long, even where some of them
+            still stand: the summary keeps those, and later incidents are told one by one again.
     """
 
     signature_count: int = 5
     route_count: int = 20
     window_seconds: float = 600.0
+    calm_seconds: float = 1800.0
 
 
 def signature_of(verdict: Verdict) -> str:
@@ -183,6 +186,10 @@ class FloodSummary:
     def is_over(self, now_ns: int) -> bool:
         """Return whether none of its incidents stands, and none joined it lately."""
         return not self.members and now_ns - self.newest_ns >= _QUIET_NS
+
+    def is_calm(self, now_ns: int, calm_seconds: float) -> bool:
+        """Return whether no incident joined it for a calm window, so that it counts no more of them."""
+        return now_ns - self.newest_ns >= calm_seconds * NS_PER_SECOND
 
     def notices(self, now_ns: int) -> Iterator[Notice]:
         """Yield the notice that is due: the first, one when the number has doubled, or the end."""

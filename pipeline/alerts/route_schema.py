@@ -31,6 +31,7 @@ _LIMITS: Final[Schema] = {
         "signature_count": {"type": "integer", "minimum": 1, "maximum": 1000},
         "route_count": {"type": "integer", "minimum": 1, "maximum": 1000},
         "window_seconds": {"type": "number", "minimum": 1, "maximum": 86_400},
+        "calm_seconds": {"type": "number", "minimum": 60, "maximum": 86_400},
         "stale_seconds": {"type": "number", "minimum": 60, "maximum": 604_800},
     },
     "additionalProperties": False,

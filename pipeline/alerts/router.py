@@ -25,6 +25,8 @@ _SILENT_NOTE: Final = "tocsin has heard nothing of it since, so it may stand or 
 _NEW_NORMAL_NOTE: Final = (
     "Slower pace accepted: the job is not faster again, but after so long this is its normal pace."
 )
+_SET_ASIDE: Final = "\n"
+"""Divides a summary's key from its id, where the summary takes no more incidents."""
 _CHANGES_COUNT: Final = 2
 _CHANGES_SECONDS: Final = 60.0
 
@@ -148,8 +150,20 @@ class AlertRouter:
             if summary.is_over(now_ns):
                 self.revision += 1
                 del self._summaries[key]
+            elif _SET_ASIDE not in key and summary.is_calm(now_ns, self._config.routes.limits.calm_seconds):
+                self._set_aside(key)
         self._bound()
         return told
+
+    def _set_aside(self, key: str) -> None:
+        """Let a summary stand for its present incidents only: later ones of its signature are told one by one again."""
+        self.revision += 1
+        summary = self._summaries.pop(key)
+        aside = f"{key}{_SET_ASIDE}{summary.verdict.verdict_id}"
+        self._summaries[aside] = summary
+        for name in summary.members:
+            if name in self._told:
+                self._told[name].summaries[summary.route] = aside
 
     def _stand(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
         """Yield what a line of a standing incident tells."""
@@ -205,7 +219,8 @@ class AlertRouter:
     def _fire(self, route: Route, verdict: Verdict, told: ToldIncident, now_ns: int) -> Iterator[Notice]:
         """Yield the first notice of an incident on a route, or let a summary count it where there are too many."""
         key = f"{route.name}/{signature_of(verdict)}"
-        if route.name in told.routes or told.summaries.get(route.name) in {key, f"{route.name}/{OTHER}"}:
+        present = told.summaries.get(route.name, "").partition(_SET_ASIDE)[0]
+        if route.name in told.routes or present in {key, f"{route.name}/{OTHER}"}:
             return
         self.revision += 1
         if route.name in told.summaries:  # it is no longer what the summary stands for

@@ -17,6 +17,7 @@ from tocsin.pipeline.alerts.notice import AlertSeverity
 from tocsin.pipeline.alerts.route_file import MarkedFile, Place, read_marked
 from tocsin.pipeline.alerts.route_schema import frame_schema
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, FaultKind, Verdict, VerdictState
 
@@ -82,11 +83,14 @@ class SeverityRule:
     is_once_an_attempt: bool = False
 
 
+FLEET_CAUSES: Final = ("common_component", "common_driver", "monitoring_fault")
+"""Causes of fleet incidents that are told: they stand for what would be told else. Planned work is not told."""
 _HARD: Final = tuple(
     one.value
     for one in (ActionKind.RESTART, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY, ActionKind.ROLLBACK)
 )
 DEFAULT_SEVERITIES: Final = (
+    SeverityRule(RouteMatch(job=(FLEET_JOB_ID,), cause=FLEET_CAUSES), AlertSeverity.PAGE),
     SeverityRule(RouteMatch(fault=(FaultKind.DEGRADED.value,)), AlertSeverity.INFORMATION),
     SeverityRule(RouteMatch(cause=("stage_imbalance",)), AlertSeverity.INFORMATION, is_once_an_attempt=True),
     SeverityRule(RouteMatch(fault=(FaultKind.FAIL_SLOW.value,), action=_HARD), AlertSeverity.PAGE),
@@ -121,7 +125,7 @@ class Route:
             states = (*states, VerdictState.CONFIRMED.value)
         if verdict.state.value not in states:
             return False
-        if verdict.fault is FaultKind.DEGRADED and not self.match.fault:
+        if verdict.fault is FaultKind.DEGRADED and not self.match.fault and not _is_of_fleet(verdict):
             return False
         return (not self.match.severity or severity.value in self.match.severity) and self.match.fits(verdict)
 
@@ -222,6 +226,11 @@ def load_routes(path: Path, registry: Mapping[str, AdapterKind]) -> RouteConfig:
         stale_seconds,
         places,
     )
+
+
+def _is_of_fleet(verdict: Verdict) -> bool:
+    """Return whether a verdict is a fleet incident, which is told although it is no job's fault."""
+    return verdict.job.job_id == FLEET_JOB_ID and verdict.cause in FLEET_CAUSES
 
 
 def _globbed(patterns: tuple[str, ...], names: list[str]) -> bool:

@@ -113,7 +113,8 @@ def explained(config: RouteConfig) -> Iterator[str]:
     limits = config.limits
     yield (
         f"floods: in {limits.window_seconds:g} s a route tells {limits.signature_count} incidents of one kind and "
-        f"{limits.route_count} of all kinds one by one; a summary counts the rest"
+        f"{limits.route_count} of all kinds one by one; a summary counts the rest, until "
+        f"none has joined it for {limits.calm_seconds:g} s"
     )
     if config.watchdog is None:
         yield "watchdog: none, so nobody is told when tocsin itself ends"

@@ -6,13 +6,16 @@ import json
 import random
 from typing import Any
 
+import pytest
+
 from tests.pipeline.alerts.verdict_samples import at, verdict
 from tocsin.pipeline.alerts.flood import FloodLimits
 from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
 from tocsin.pipeline.alerts.router import AlertRouter, RouterConfig
 from tocsin.pipeline.alerts.routes import Route, RouteConfig, RouteMatch
+from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.records import JobKey
-from tocsin.schemas.verdicts import ActionKind, FaultKind, VerdictState, Witness, WitnessKind
+from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState, Witness, WitnessKind
 
 ROUTES = RouteConfig({}, (Route("all", "r"),))
 
@@ -145,6 +148,38 @@ def test_a_flood_that_trickles_for_an_hour_updates_its_summary_seldom() -> None:
     assert count < 5 + 1 + 11
 
 
+def test_after_a_calm_window_later_incidents_are_told_one_by_one_while_some_of_the_flood_stand() -> None:
+    router = _router()
+    router.on_verdicts([verdict(n, host=f"n{n}", expires_ns=LONG_LIFE) for n in range(30)], at(0))
+    (summary,) = router.to_state()["summaries"].values()
+    assert router.on_verdicts([verdict(40, 1790, expires_ns=LONG_LIFE)], at(1790)) == []
+    assert router.on_verdicts([], at(3580)) == []
+    renewed = [verdict(n, 3590, update=1, host=f"n{n}", expires_ns=LONG_LIFE) for n in range(30)]
+    assert router.on_verdicts(renewed, at(3590)) == []
+    fresh = _again(router)
+    (told,) = fresh.on_verdicts([verdict(50, 3600, expires_ns=LONG_LIFE)], at(3600))
+    assert (told.kind, told.note) == (NoticeKind.FIRING, "")
+    assert fresh.on_verdicts([one for one in renewed if one.update], at(3601)) == []
+    late = fresh.on_verdicts([verdict(100 + n, 3605, expires_ns=LONG_LIFE) for n in range(20)], at(3605))
+    assert len(late) == 5
+    assert sum(bool(one.note) for one in late) == 1
+    ends = [verdict(n, 3700, update=2, state=VerdictState.RESOLVED) for n in (*range(30), 40)]
+    told_ends = fresh.on_verdicts(ends, at(3700))
+    assert len(told_ends) == 6
+    (end,) = [one for one in told_ends if one.note]
+    assert end.kind is NoticeKind.RESOLVED
+    assert end.verdict.verdict_id == decode_verdict(summary["verdict"].encode()).verdict_id
+    assert len(fresh.to_state()["summaries"]) == 1
+
+
+def test_a_flood_of_flapping_incidents_does_not_become_calm() -> None:
+    router = _router()
+    told = router.on_verdicts([verdict(n, host=f"n{n}", expires_ns=LONG_LIFE) for n in range(10)], at(0))
+    for row in range(60):
+        told += router.on_verdicts([verdict(1000 + row, row * 600, expires_ns=LONG_LIFE)], at(row * 600))
+    assert sum(not one.note for one in told) == 5
+
+
 def test_floods_of_many_signatures_leave_no_more_than_a_bounded_number_of_pages() -> None:
     router = _router(RouteConfig({}, (Route("all", "r"),), limits=FloodLimits(5, 20, 600.0)))
     lines = [verdict(n, metric=f"m{n % 500}", host=f"n{n}") for n in range(5_000)]
@@ -233,6 +268,25 @@ def test_degraded_and_canaries_are_not_told_unless_a_route_asks_for_degraded() -
     (told,) = asking.on_verdicts([line, verdict(2, reason="canary")], at(0))
 
     assert told.severity is AlertSeverity.INFORMATION
+
+
+def fleet_line(number: int, cause: str, update: int = 0, **fields: Any) -> Verdict:
+    shape = {"job": JobKey("c", "fleet"), "suspects": (), "action": ActionKind.NOTIFY, "fault": FaultKind.DEGRADED}
+    return verdict(number, float(update), update=update, cause=cause, **{**shape, **fields})
+
+
+@pytest.mark.parametrize("cause", ["common_component", "common_driver", "monitoring_fault"])
+def test_a_fleet_incident_is_one_page_and_its_end_is_told(cause: str) -> None:
+    router = _router()
+    (told,) = router.on_verdicts([fleet_line(1, cause)], at(0))
+    assert (told.kind, told.severity) == (NoticeKind.FIRING, AlertSeverity.PAGE)
+    assert router.on_verdicts([fleet_line(1, cause, 1, reason="still_true")], at(1)) == []
+    assert _kinds(router.on_verdicts([fleet_line(1, cause, 2, state=VerdictState.RESOLVED)], at(2))) == ["resolved"]
+
+
+def test_planned_work_of_many_hosts_and_other_degraded_incidents_are_no_page() -> None:
+    lines = [fleet_line(1, "planned_work"), fleet_line(2, "common_driver", job=JobKey("c", "j"))]
+    assert _router().on_verdicts(lines, at(0)) == []
 
 
 def test_a_route_that_asks_for_open_ones_also_tells_what_is_confirmed_at_once() -> None:

@@ -7,19 +7,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.pipeline.kafka.fleet_kit import second_of
 from tests.pipeline.stores.samples import ONSET, SECOND, verdict
 from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, NoticeKind
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
 from tocsin.pipeline.kafka.alert_work import AlertWork, AlertWorkConfig
-from tocsin.pipeline.kafka.fleet_work import covered_output
+from tocsin.pipeline.kafka.consumer_api import Message
+from tocsin.pipeline.kafka.fleet_work import FleetWork, covered_output
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
 from tocsin.pipeline.lab.testing.seats import MemorySeat, MemorySeats
 from tocsin.pipeline.stores.alert_codec import decode_alert
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.errors import TakenOverError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, VERDICTS
+from tocsin.schemas.job_key import FLEET_JOB_ID
+from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, EVENTS, VERDICTS
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Verdict, VerdictState
+from tocsin.schemas.wire.codec import encode
 
 ROUTES = RouteConfig({}, (Route("all", "pager"),), watchdog=AlertWatchdog("dog", 60.0))
 FIRING, RESOLVED = NoticeKind.FIRING, NoticeKind.RESOLVED
@@ -151,6 +155,23 @@ def test_what_a_fleet_incident_stands_for_pages_nobody_even_after_a_takeover(wor
     world.run(5)
     world.send()
     assert world.told() == [(FIRING, "v2")]
+
+
+def test_many_hosts_that_fail_alike_are_one_page_about_the_fleet(world: World) -> None:
+    fleet = FleetWork()
+    fleet.begin({}, {EVENTS: 1, VERDICTS: 1})
+    for second in range(13):
+        lines = [encode(one) for one in second_of(second, world.now_ns, 8)]
+        fleet.take([Message(EVENTS, 0, second, None, line) for line in lines])
+    for output in fleet.outputs():
+        world.seats.write(output.topic, output.value, output.key)
+    world.run(5)
+    world.send()
+
+    [(kind, _)] = world.told()
+    [page] = world.pager.sent
+    assert (kind, page.verdict.job.job_id) == (FIRING, FLEET_JOB_ID)
+    fleet.end()
 
 
 def test_the_watchdog_is_told_until_the_canaries_stop(world: World) -> None:

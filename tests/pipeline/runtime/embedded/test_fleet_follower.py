@@ -6,7 +6,12 @@ from pathlib import Path
 
 from tests.pipeline.runtime.embedded.restarts import Life
 from tests.pipeline.waiting import until
+from tocsin.pipeline.alerts.notice import AlertSeverity, NoticeKind
+from tocsin.pipeline.alerts.queue import AlertQueue
+from tocsin.pipeline.alerts.routes import Route, RouteConfig
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
+from tocsin.pipeline.lab.testing.alerts import FakeAdapter
+from tocsin.pipeline.runtime.embedded.alert_follower import AlertFollower, AlertHooks
 from tocsin.pipeline.runtime.embedded.fleet_follower import FILE_NAME, FleetFollower, attach_fleet
 from tocsin.schemas import events
 from tocsin.schemas.job_key import FLEET_JOB_ID
@@ -88,6 +93,41 @@ def test_incidents_of_idle_hosts_and_of_the_fleet_are_closed_as_all_others(tmp_p
     still = {one.verdict_id for one in life.fleet.views["test"].live}
     assert not still & {one.verdict_id for one in standing.values()}
     assert {job.job_id for job in life.service.engine.jobs()} == {"job", IDLE_JOB_ID}
+    life.end()
+
+
+class AlertedFleetLife(FleetLife):
+    """The same with a pager that outlives the engine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pager = FakeAdapter()
+        super().__init__(folder)
+
+    def attached(self) -> None:
+        super().attached()
+        queue = AlertQueue(self.folder / "alerts.db", self.job.now_ns)
+        hooks = AlertHooks(covered_by=lambda one: self.fleet.covering(one.job.cluster, one.verdict_id))
+        routes, adapters = RouteConfig({}, (Route("all", "pager"),)), {"pager": self.pager}
+        self.alerts = AlertFollower(routes, adapters, queue, hooks, clock_ns=lambda: self.job.now_ns, has_threads=False)
+        self.service.attach(self.alerts)
+
+
+def test_many_hosts_that_fail_alike_are_one_page_about_the_fleet(tmp_path: Path) -> None:
+    life = AlertedFleetLife(tmp_path)
+    life.run(12)
+    for row in range(8):
+        lost = Event(IDLE, f"spare{row}", life.job.now_ns, -1, EventSource.KERNEL, events.GPU_LOST, Severity.FATAL, {})
+        life.service.engine.take(encode(lost))
+    life.run(5)
+    life.alerts.sender.run_once(life.job.now_ns)
+
+    [page] = life.pager.sent
+    assert (page.kind, page.severity, page.verdict.job.job_id) == (
+        NoticeKind.FIRING,
+        AlertSeverity.PAGE,
+        FLEET_JOB_ID,
+    )
+    assert len(life.fleet.views["test"].live) == 9
     life.end()
 
 
