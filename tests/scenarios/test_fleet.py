@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from tocsin.pipeline.incidents.fleet.config import DAY_NS, FleetConfig
 from tocsin.pipeline.incidents.fleet.view import FleetView
@@ -192,6 +195,20 @@ def test_two_unrelated_hosts_on_one_day_stay_two_incidents() -> None:
     assert {one.action for one in fleet.opened()} == {ActionKind.DRAIN}
 
 
+@pytest.mark.parametrize(
+    ("name", "payload", "is_common"),
+    [(events.ECC, {"kind": "uncorrected", "count": 1}, False), (events.GPU_LOST, {}, True)],
+)
+def test_six_of_500_hosts_on_a_day_are_chance_for_a_frequent_fault_and_not_for_a_rare_one(
+    name: str, payload: dict[str, Any], *, is_common: bool
+) -> None:
+    fleet = Fleet(500)
+    for row in range(6):
+        fleet.event(fleet.hosts[70 * row], name, **payload)
+        fleet.run(3 * HOUR, HOUR)
+    assert bool(fleet.opened(FLEET_JOB_ID)) is is_common
+
+
 def test_idle_hosts_that_drop_together_are_told_as_one_and_none_is_drained() -> None:
     fleet = Fleet()
     for host in fleet.hosts[:30]:
@@ -315,6 +332,22 @@ class TestComplaint11ReturnsTooEarly:
         fleet.at(3.0)
         [found] = fleet.opened()
         assert (named(found), found.reason, found.action) == (["n005"], "repeat_offender", ActionKind.DRAIN)
+
+    def test_what_programs_and_data_did_never_makes_a_repeat_offender(self) -> None:
+        fleet = Fleet()
+        for row, cause in enumerate(
+            ["process_exit", "nan_gradient", "loader_stall", "data_imbalance", "no_such_cause"]
+        ):
+            made = replace(fleet.verdict("n005", 79, f"j{row}", check=True), cause=cause)
+            fleet.view.on_verdicts([made], fleet.now_ns)
+            fleet.feedback(made.verdict_id, is_true=True)
+        fleet.at(1.0)
+        assert fleet.lines == []
+        for row in (6, 7):
+            fleet.verdict("n005", 79, f"j{row}", check=True)
+        fleet.at(2.0)
+        [found] = fleet.opened()
+        assert "2 verdicts were upheld" in found.evidence[0].text
 
     def test_a_failed_check_upholds_and_what_is_long_past_does_not_count(self) -> None:
         fleet = Fleet()

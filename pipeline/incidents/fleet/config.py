@@ -38,7 +38,9 @@ class FleetConfig:
 
     Attributes:
         faults_per_machine_day: rate of independent faults. Llama 3's training counted 419 interruptions of all kinds in
-            54 days on 2,048 machines, 0.0038 a machine and day. One signal alone is rarer, so the rate is cautious.
+            54 days on 2,048 machines, 0.0038 a machine and day.
+        share_margin_ratio: a site's share of one cause in all faults is at most so many times that of the table
+            (``SHARE_RATIO``), which was counted elsewhere.
         chance_ratio: a number of machines is no coincidence if independent faults reach it with less than this
             probability. With 50 signals, four windows and daily looks that is one false alarm in some 14 years.
         windows_ns: spans over which machines with the same signal are counted.
@@ -64,6 +66,7 @@ class FleetConfig:
     """
 
     faults_per_machine_day: float = 0.004
+    share_margin_ratio: float = 3.0
     chance_ratio: float = 1e-6
     windows_ns: tuple[int, ...] = (HOUR_NS, DAY_NS, 7 * DAY_NS, 30 * DAY_NS)
     min_hosts_count: int = 4

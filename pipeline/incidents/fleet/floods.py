@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tocsin.pipeline.incidents.fleet.book import FleetBook, Opening
-from tocsin.pipeline.incidents.fleet.coincidence import exceeding_window
+from tocsin.pipeline.incidents.fleet.coincidence import exceeding_window, faults_per_machine_day
 from tocsin.pipeline.incidents.fleet.config import FleetConfig, FleetReason
 from tocsin.pipeline.incidents.fleet.hosts import FleetHosts
 from tocsin.pipeline.incidents.fleet.signals import LINK_SIGNALS
@@ -36,6 +36,8 @@ class Floods:
         self._book = book
         self._seen_ns: dict[str, dict[str, int]] = {}
         """Signal -> host -> when it gave the signal last."""
+        self._causes: dict[str, str] = {}
+        """Signal -> its most frequent cause: a port's may be the port or the cable."""
         self._members: dict[str, tuple[str, list[str], bool]] = {}
         """Live verdict -> its signal, its hosts, whether it rests on their own word."""
         self._covered: dict[str, str] = {}
@@ -51,11 +53,18 @@ class Floods:
         if not cause or ts_ns <= self._ended_ns.get(name, 0) or now_ns - ts_ns > self._config.windows_ns[-1]:
             return
         by_host = self._seen_ns.setdefault(name, {})
+        rates = {one: faults_per_machine_day(self._config, one) for one in (cause, self._causes.get(name, cause))}
+        self._causes[name] = max(sorted(rates), key=rates.__getitem__)
         by_host[host] = max(ts_ns, by_host.get(host, 0))
         while len(by_host) > self._config.max_hosts_count:
             del by_host[next(iter(by_host))]
         while len(self._seen_ns) > self._config.max_signals_count:
-            del self._seen_ns[min(self._seen_ns, key=lambda one: max(self._seen_ns[one].values(), default=0))]
+            self._forget(min(self._seen_ns, key=lambda one: max(self._seen_ns[one].values(), default=0)))
+
+    def _forget(self, name: str) -> None:
+        """Forget a signal."""
+        self._seen_ns.pop(name, None)
+        self._causes.pop(name, None)
 
     def unsaw(self, name: str, host: str) -> None:
         """Forget a host's signal: it is over."""
@@ -93,7 +102,7 @@ class Floods:
             for host in [host for host, ts_ns in by_host.items() if ts_ns < oldest_ns]:
                 del by_host[host]
             if not by_host:
-                del self._seen_ns[name]
+                self._forget(name)
             elif f"fleet/{name}" not in self._book.live and len(by_host) >= self._config.min_hosts_count - 1:
                 self._judge(name, by_host, now_ns)
 
@@ -121,7 +130,7 @@ class Floods:
         self._ended_ns[name] = now_ns
         while len(self._ended_ns) > self._config.max_signals_count:
             del self._ended_ns[next(iter(self._ended_ns))]
-        self._seen_ns.pop(name, None)
+        self._forget(name)
         for member in [one for one in self._members if self._covered.get(one) == verdict_id]:
             del self._covered[member]
 
@@ -140,7 +149,8 @@ class Floods:
         if leaf is not None:
             self._open(name, of_leaf, now_ns, self._config.leaf_window_ns, leaf)
             return
-        window_ns, _ = exceeding_window(self._config, list(by_host.values()), self._hosts.count, now_ns)
+        times, cause = list(by_host.values()), self._causes.get(name, "")
+        window_ns, _ = exceeding_window(self._config, times, self._hosts.count, now_ns, cause)
         if window_ns and (not name.startswith(_MONITORING) or window_ns == self._config.windows_ns[0]):
             hosts = [host for host, ts_ns in by_host.items() if now_ns - ts_ns <= window_ns]
             self._open(name, hosts, now_ns, window_ns, None)
@@ -205,6 +215,7 @@ class Floods:
         """Return the state as a JSON-able object."""
         return {
             "seen_ns": [[name, list(by_host.items())] for name, by_host in self._seen_ns.items()],
+            "causes": list(self._causes.items()),
             "members": [[key, *member] for key, member in self._members.items()],
             "covered": list(self._covered.items()),
             "ended_ns": list(self._ended_ns.items()),
@@ -213,6 +224,7 @@ class Floods:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state that ``to_state`` returned."""
         self._seen_ns = {name: dict(map(tuple, pairs)) for name, pairs in state["seen_ns"]}
+        self._causes = dict(map(tuple, state.get("causes", ())))  # a state of before has none: the full rate counts
         self._members = {key: (name, list(hosts), own) for key, name, hosts, own in state["members"]}
         self._covered = dict(map(tuple, state["covered"]))
         self._ended_ns = dict(map(tuple, state["ended_ns"]))

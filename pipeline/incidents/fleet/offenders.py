@@ -1,6 +1,7 @@
 """Hosts whose faults were upheld again and again, by people or by checks.
 
-What began under planned work of the host, its leaf switch or its job never counts.
+Only causes that blame machines count: a program, its data or a shared service fails on whatever machine it runs. What
+began under planned work of the host, its leaf switch or its job never counts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tocsin.pipeline.incidents.fleet.config import DAY_NS, FleetConfig
+from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.verdicts import ComponentKind, Verdict, WitnessKind
 
@@ -36,6 +38,11 @@ class Offender:
     onset_ns: int
     upheld_ns: int
     text: str
+
+
+def _is_of_machine(cause: str) -> bool:
+    """Return whether a cause blames the machine."""
+    return cause in CAUSES and CAUSES[cause].blames == "machine"
 
 
 class Offenders:
@@ -87,10 +94,10 @@ class Offenders:
             known.is_upheld, known.judged_ns = said.is_true, said.ts_ns
 
     def found(self, now_ns: int) -> Iterator[Offender]:
-        """Yield the hosts with ``repeat_count`` upheld verdicts within ``repeat_ns``."""
+        """Yield the hosts with ``repeat_count`` upheld verdicts about machines within ``repeat_ns``."""
         by_host: dict[str, list[_Accusation]] = {}
         for one in self._all.values():
-            if one.is_upheld and now_ns - one.onset_ns <= self._config.repeat_ns:
+            if one.is_upheld and _is_of_machine(one.cause) and now_ns - one.onset_ns <= self._config.repeat_ns:
                 for host in one.hosts:
                     by_host.setdefault(host, []).append(one)
         for host, upheld in sorted(by_host.items()):

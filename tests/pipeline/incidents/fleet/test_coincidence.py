@@ -6,8 +6,14 @@ import math
 
 import pytest
 
-from tocsin.pipeline.incidents.fleet.coincidence import exceeding_window, poisson_tail
+from tocsin.pipeline.incidents.fleet.coincidence import (
+    SHARE_RATIO,
+    exceeding_window,
+    faults_per_machine_day,
+    poisson_tail,
+)
 from tocsin.pipeline.incidents.fleet.config import DAY_NS, FleetConfig
+from tocsin.schemas.causes import CAUSES
 
 
 @pytest.mark.parametrize("mean", [0.01, 0.5, 1.2, 8.0])
@@ -41,6 +47,37 @@ def test_a_number_of_hosts_is_weighed_by_fleet_and_window(
 ) -> None:
     now_ns = 100 * DAY_NS
     first_ns = [now_ns - int(days * DAY_NS) for days in times_days]
-    window_ns, count = exceeding_window(FleetConfig(), first_ns, hosts_count, now_ns)
+    window_ns, count = exceeding_window(FleetConfig(), first_ns, hosts_count, now_ns, "unknown")
     assert bool(window_ns) is is_common
     assert (count >= 4) is is_common
+
+
+@pytest.mark.parametrize(
+    ("hosts_count", "in_days", "count", "cause", "is_common"),
+    [
+        (4_000, 7.0, 12, "ecc_error", False),  # the most frequent fault of all
+        (4_000, 7.0, 12, "aoc_error", False),  # five are expected
+        (1_000, 7.0, 12, "ecc_error", False),
+        (1_000, 7.0, 12, "nvlink_error", True),
+        (1_000, 7.0, 12, "gpu_card_drop", True),
+        (300, 1.0, 6, "gpu_card_drop", True),
+        (300, 1.0, 6, "ecc_error", False),
+        (300, 1.0, 6, "power_cap", False),  # the table does not have it: all faults might be of this cause
+    ],
+)
+def test_a_rare_cause_on_many_hosts_is_common_where_a_frequent_one_is_chance(
+    hosts_count: int, in_days: float, count: int, cause: str, *, is_common: bool
+) -> None:
+    now_ns = 100 * DAY_NS
+    times = [now_ns - int(in_days * DAY_NS * (row + 0.5) / count) for row in range(count)]
+    window_ns, _ = exceeding_window(FleetConfig(), times, hosts_count, now_ns, cause)
+    assert bool(window_ns) is is_common
+
+
+def test_no_cause_is_more_frequent_than_all_faults() -> None:
+    config = FleetConfig()
+    rates = {cause: faults_per_machine_day(config, cause) for cause in SHARE_RATIO}
+    assert set(SHARE_RATIO) <= {name for name, cause in CAUSES.items() if cause.blames == "machine"}
+    assert sum(SHARE_RATIO.values()) < 1.0
+    assert max(rates.values()) <= config.faults_per_machine_day
+    assert min(rates, key=rates.__getitem__) == "aoc_error"
