@@ -23,7 +23,7 @@ help:
 	@echo "make test       the tests that take seconds;  make test-gate: real jobs, clusters, attacks;  make test-slow: the rest"
 	@echo "make coverage   make test with branch coverage, against its floor"
 	@echo "make test-wheel the wheel as a training host installs it, on Python 3.11 and 3.12"
-	@echo "make test-peers against a real Alertmanager and Prometheus (make peers fetches them)"
+	@echo "make test-peers against a real Alertmanager, Prometheus and Slurm (make peers fetches them)"
 	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
 	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
@@ -88,7 +88,7 @@ test-wheel: install
 runbooks: install
 	@$(BIN)/python -m tests.tools.runbooks
 
-# Debian's Alertmanager and Prometheus, unpacked into build/peers (no root).
+# Debian's Alertmanager, Prometheus and Slurm, unpacked into build/peers (no root).
 peers: install
 	@$(BIN)/python -m tests.tools.peers
 

@@ -31,6 +31,10 @@ The tree::
     +-- EngineError                 the engine cannot be reached, or refuses to start
     |   +-- TakenOverError          another process is the active one now
     +-- SnapshotError               an operator's state cannot be restored
+    +-- TargetError                 a system on which actions are done (Slurm): see the executors
+        +-- TargetAwayError         it does not answer: try again, and read first what came of the last try
+        +-- TargetRefusedError      it answers that it will not do so: trying again does not help
+        +-- TargetAnswerError       its answer cannot be read
 
 Every class carries a message that a person can act on; ``reason`` is the short
 name used as a log field and as a metric label.
@@ -350,3 +354,27 @@ class SnapshotError(TocsinError):
     """An operator's state cannot be restored from a snapshot."""
 
     reason = "snapshot"
+
+
+class TargetError(TocsinError):
+    """A system on which actions are done failed."""
+
+    reason = "target"
+
+
+class TargetAwayError(TargetError):
+    """The system does not answer. What it was asked for may have been done all the same."""
+
+    reason = "target_away"
+
+
+class TargetRefusedError(TargetError):
+    """The system answers that it will not do what it was asked for."""
+
+    reason = "target_refused"
+
+
+class TargetAnswerError(TargetError):
+    """An answer of the system cannot be read; another version of it may have another form."""
+
+    reason = "target_answer"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers.slurm import Slurm, running_slurm
 from tests.pipeline.alerts.adapters.receiver import Receiver, Reply, receiving, refused_port
 from tests.pipeline.waiting import until
 from tests.tools import peers
@@ -91,3 +92,17 @@ def alertmanager(tmp_path: Path, webhook: Receiver) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with running("prometheus-alertmanager", flags, f"{url}/-/ready", tmp_path / "am.log"):
         yield url
+
+
+@pytest.fixture(scope="session")
+def started_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A real Slurm of eight nodes, started once."""
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def slurm(started_slurm: Slurm) -> Iterator[Slurm]:
+    """A real Slurm of eight idle nodes without jobs."""
+    yield started_slurm
+    started_slurm.reset()

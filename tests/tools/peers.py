@@ -1,7 +1,8 @@
-"""Fetch Debian's Alertmanager and Prometheus into a folder: ``python -m tests.tools.peers``.
+"""Fetch Debian's Alertmanager, Prometheus and Slurm into a folder: ``python -m tests.tools.peers``.
 
-The packages are unpacked, not installed. The folder is ``build/peers``, or ``TOCSIN_PEERS``. Debian's Alertmanager
-reads its templates from one folder of the system, so they are put there, which takes root.
+The packages are unpacked, not installed; Slurm's with the libraries that a small Debian lacks. The folder is
+``build/peers``, or ``TOCSIN_PEERS``. Debian's Alertmanager reads its templates from one folder of the system, so they
+are put there, which takes root.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("prometheus", "prometheus-alertmanager")
-PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager")
+SLURM_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins")
+SLURM_LIBRARIES = ("libhwloc15", "libjson-c5", "liblua5.1-0", "libmunge2", "libnuma1", "libyaml-0-2")
+PACKAGES = ("prometheus", "prometheus-alertmanager", *SLURM_PACKAGES, *SLURM_LIBRARIES)
+SLURM_DAEMONS = ("slurmctld-wlm", "slurmd-wlm", "slurmstepd-wlm")
+SLURM_CLIENTS = ("scontrol", "squeue", "sinfo", "sbatch", "scancel")
+PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", *SLURM_DAEMONS, *SLURM_CLIENTS)
 TEMPLATES = Path("/usr/share/prometheus/alertmanager")
 _SECONDS = 300
 
@@ -27,7 +32,12 @@ def folder() -> Path:
 
 def program(name: str) -> Path:
     """The path of one of ``PROGRAMS``."""
-    return folder() / "usr" / "bin" / name
+    return folder() / "usr" / ("sbin" if name in SLURM_DAEMONS else "bin") / name
+
+
+def libraries() -> Path:
+    """The folder of the unpacked libraries; Slurm's own are in ``slurm-wlm`` there."""
+    return folder() / "usr" / "lib" / f"{os.uname().machine}-linux-gnu"
 
 
 def missing() -> list[str]:
@@ -59,7 +69,7 @@ def main() -> int:
     """Fetch what is missing; 1 where that is impossible."""
     if missing():
         if shutil.which("apt-get") is None:
-            print("peers: no apt-get here: unpack prometheus and prometheus-alertmanager into", folder())
+            print("peers: no apt-get here: unpack", *PACKAGES, "into", folder())
             return 1
         try:
             fetch()

@@ -1,0 +1,1 @@
+"""What is done about verdicts: policy, controller, guards, executors."""
