@@ -1,4 +1,4 @@
-"""Encoding of verdicts and actions as CloudEvents 1.0, structured mode (one JSON object).
+"""Encoding of verdicts as CloudEvents 1.0, structured mode (one JSON object), and what all such events share.
 
 ``data`` is the line of ``verdicts.jsonl`` plus what that line leaves out or rounds, so that the round trip
 is exact. Source and id together are unique for each event, as the specification demands, and the same
@@ -16,7 +16,6 @@ from tocsin.schemas.errors import DecodeError, FieldError
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import (
     MAX_WITNESSES,
-    Action,
     ActionKind,
     Component,
     ComponentKind,
@@ -41,7 +40,6 @@ from tocsin.schemas.wire.validate import (
 
 SPEC_VERSION = "1.0"
 VERDICT_TYPE = "dev.tocsin.verdict.v1"
-ACTION_TYPE = "dev.tocsin.action.v1"
 CONTENT_TYPE = "application/cloudevents+json"
 MAX_EVENT_BYTES = 1_000_000
 
@@ -62,35 +60,7 @@ def verdict_event(verdict: Verdict) -> dict[str, Any]:
     ]
     subject = verdict.suspects[0].component.name if verdict.suspects else verdict.job.job_id
     event_id = f"{verdict.verdict_id}.{verdict.update}"
-    return _envelope(VERDICT_TYPE, event_id, subject, verdict.detected_ns, verdict.job) | {"data": data}
-
-
-def action_event(action: Action) -> dict[str, Any]:
-    """Return the CloudEvent of an action as a JSON object.
-
-    Its id is ``<verdict id>.<update>.<kind>``, followed by the target if there is one. So source and id differ from
-    those of the verdict and of the same verdict's actions on other targets.
-    """
-    target = action.target
-    event_id = f"{action.verdict_id}.{action.verdict_update}.{action.kind.value}"
-    if target is not None:
-        event_id += f".{target.kind.value}.{target.name}"
-    data = {
-        "verdict_id": action.verdict_id,
-        "verdict_update": action.verdict_update,
-        "cluster": action.job.cluster,
-        "job_id": action.job.job_id,
-        "attempt": action.job.attempt,
-        "kind": action.kind.value,
-        "target": None if target is None else _write_component(target),
-        "reason": action.reason,
-        "budget": action.budget,
-        "issued_ns": action.issued_ns,
-        "deadline_ns": action.deadline_ns,
-        "dry_run": action.dry_run,
-    }
-    subject = action.job.job_id if target is None else target.name
-    return _envelope(ACTION_TYPE, event_id, subject, action.issued_ns, action.job) | {"data": data}
+    return envelope_of(VERDICT_TYPE, event_id, subject, verdict.detected_ns, verdict.job) | {"data": data}
 
 
 def encode_verdict(verdict: Verdict) -> bytes:
@@ -100,7 +70,7 @@ def encode_verdict(verdict: Verdict) -> bytes:
         FieldError: a field has a value that ``decode_verdict`` would refuse, e.g. NaN.
     """
     event = verdict_event(verdict)
-    _read_verdict(_data_of(event, VERDICT_TYPE))
+    _read_verdict(data_of(event, VERDICT_TYPE, "verdict"))
     return dump_json(event, "verdict", sort=False)
 
 
@@ -111,34 +81,10 @@ def decode_verdict(data: bytes) -> Verdict:
         DecodeError: the bytes are no JSON, or more than ``MAX_EVENT_BYTES``.
         FieldError: the event has another type, or a field has a wrong value.
     """
-    event = _load(data, "verdict")
-    verdict = _read_verdict(_data_of(event, VERDICT_TYPE))
-    _check_id(event, verdict_event(verdict))
+    event = load_event(data, "verdict")
+    verdict = _read_verdict(data_of(event, VERDICT_TYPE, "verdict"))
+    check_event_id(event, verdict_event(verdict))
     return verdict
-
-
-def encode_action(action: Action) -> bytes:
-    """Encode an action as the bytes of a structured CloudEvent.
-
-    Raises:
-        FieldError: a field has a value that ``decode_action`` would refuse.
-    """
-    event = action_event(action)
-    _read_action(_data_of(event, ACTION_TYPE))
-    return dump_json(event, "action", sort=False)
-
-
-def decode_action(data: bytes) -> Action:
-    """Decode the CloudEvent of an action; unknown attributes and keys are ignored.
-
-    Raises:
-        DecodeError: the bytes are no JSON, or more than ``MAX_EVENT_BYTES``.
-        FieldError: the event has another type, or a field has a wrong value.
-    """
-    event = _load(data, "action")
-    action = _read_action(_data_of(event, ACTION_TYPE))
-    _check_id(event, action_event(action))
-    return action
 
 
 def rfc3339(ts_ns: int) -> str:
@@ -157,7 +103,7 @@ def rfc3339(ts_ns: int) -> str:
     return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
-def _envelope(kind: str, event_id: str, subject: str, ts_ns: int, job: JobKey) -> dict[str, Any]:
+def envelope_of(kind: str, event_id: str, subject: str, ts_ns: int, job: JobKey) -> dict[str, Any]:
     """Return the CloudEvents attributes of an event, without its data."""
     return {
         "specversion": SPEC_VERSION,
@@ -171,7 +117,7 @@ def _envelope(kind: str, event_id: str, subject: str, ts_ns: int, job: JobKey) -
     }
 
 
-def _load(data: bytes, path: str) -> Mapping[str, Any]:
+def load_event(data: bytes, path: str) -> Mapping[str, Any]:
     """Return the JSON object in these bytes; raise ``DecodeError`` if they are too many or no JSON."""
     if len(data) > MAX_EVENT_BYTES:
         raise DecodeError(f"{path}: {len(data)} bytes, at most {MAX_EVENT_BYTES}")
@@ -181,9 +127,17 @@ def _load(data: bytes, path: str) -> Mapping[str, Any]:
     return event
 
 
-def _data_of(event: Mapping[str, Any], kind: str) -> ObjectReader:
-    """Return a reader of an event's ``data`` after checking its version and type."""
-    path = "action" if kind == ACTION_TYPE else "verdict"
+def data_of(event: Mapping[str, Any], kind: str, path: str) -> ObjectReader:
+    """Return a reader of an event's ``data`` after checking its version and type.
+
+    Args:
+        event: the event.
+        kind: the type that it must have.
+        path: name of what it holds, for errors.
+
+    Raises:
+        FieldError: it is of another version or type, or has no data.
+    """
     envelope = ObjectReader(event, path)
     for key, wanted in (("specversion", SPEC_VERSION), ("type", kind)):
         if envelope.text(key) != wanted:
@@ -191,7 +145,7 @@ def _data_of(event: Mapping[str, Any], kind: str) -> ObjectReader:
     return ObjectReader(envelope.value("data"), f"{path}.data")
 
 
-def _check_id(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_event_id(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ``FieldError`` if an event's id or source is not the one that its data gives.
 
     Consumers drop duplicates by these two.
@@ -229,22 +183,6 @@ def _read_witnesses(data: ObjectReader) -> tuple[Witness, ...]:
     if len(found) > MAX_WITNESSES:
         raise FieldError(data.field("witnesses"), len(found), f"at most {MAX_WITNESSES}")
     return tuple(Witness(one.name("host"), one.choice("kind", WitnessKind)) for one in found)
-
-
-def _read_action(data: ObjectReader) -> Action:
-    target = data.optional_object("target")
-    return Action(
-        verdict_id=data.name("verdict_id"),
-        verdict_update=data.integer("verdict_update", 0),
-        job=_read_job(data),
-        kind=data.choice("kind", ActionKind),
-        target=None if target is None else _read_component(target),
-        reason=data.name("reason"),
-        budget=data.name("budget", empty=True),
-        issued_ns=data.integer("issued_ns", 0),
-        deadline_ns=data.integer("deadline_ns", 0),
-        dry_run=data.boolean("dry_run"),
-    )
 
 
 def _read_job(data: ObjectReader) -> JobKey:

@@ -1,4 +1,4 @@
-"""The output of the operators: anomalies, verdicts, actions.
+"""The output of the operators: anomalies, verdicts, advice.
 
 ``Verdict.to_line`` is the line of ``verdicts.jsonl``. It is a contract (recording format), which outside programs
 read to the letter.
@@ -64,7 +64,7 @@ class VerdictState(StrEnum):
 
 
 class ActionKind(StrEnum):
-    """Action that the scheduler is asked to take, roughly from mild to hard."""
+    """What can be done about a verdict, roughly from mild to hard."""
 
     NONE = "none"
     NOTIFY = "notify"
@@ -74,6 +74,8 @@ class ActionKind(StrEnum):
     EVICT = "evict"
     REPLAY = "replay"
     ROLLBACK = "rollback"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +315,8 @@ def evidence_ids(verdict: Verdict) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """An action that the scheduler is asked to take.
+class Advice:
+    """An action as an engine proposes it: a row for people. What is executed is ``tocsin.schemas.actions.Action``.
 
     Attributes:
         verdict_id: id of the verdict.

@@ -39,7 +39,6 @@ from tocsin.schemas.records import (
 )
 from tocsin.schemas.verdicts import (
     MAX_WITNESSES,
-    Action,
     ActionKind,
     Component,
     ComponentKind,
@@ -463,20 +462,6 @@ verdicts = st.builds(
     expires_ns=times,
     common=st.none() | components,
     witnesses=st.lists(st.builds(Witness, names, st.sampled_from(WitnessKind)), max_size=MAX_WITNESSES).map(tuple),
-)
-
-actions = st.builds(
-    Action,
-    verdict_id=names,
-    verdict_update=st.integers(0, INT32),
-    job=jobs,
-    kind=st.sampled_from(ActionKind),
-    target=st.none() | components,
-    reason=names,
-    budget=texts,
-    issued_ns=times,
-    deadline_ns=times,
-    dry_run=st.booleans(),
 )
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from tocsin.pipeline.core.operator import shallow
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL
-from tocsin.pipeline.job.witnesses import HARD, merged_witnesses
+from tocsin.pipeline.job.witnesses import merged_witnesses
 from tocsin.pipeline.rca.finding import Finding
+from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -267,7 +268,7 @@ def is_spell(verdict: Verdict) -> bool:
     """Return whether a verdict's fault may come and go: throttling, uneven data, or a deviation without impact."""
     if verdict.fault is FaultKind.FAIL_SLOW:
         moves = not verdict.suspects and verdict.cause == "data_imbalance"  # a hot expert, now here, now there
-        return moves or (verdict.action in (ActionKind.PROBE, *HARD) and throttles(verdict))
+        return moves or (verdict.action in (ActionKind.PROBE, *HARD_KINDS) and throttles(verdict))
     return verdict.fault is FaultKind.DEGRADED and bool(verdict.suspects)
 
 

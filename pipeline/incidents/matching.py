@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tocsin.pipeline.incidents.incident import Incident, components, lacks_impact, same_suspects
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, is_withheld
-from tocsin.pipeline.job.witnesses import HARD
 from tocsin.pipeline.rca.finding import Finding
+from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import (
@@ -107,7 +107,7 @@ def is_weaker_repeat(finding: Finding, verdict: Verdict) -> bool:
     """
     return (
         verdict.state is VerdictState.CONFIRMED
-        and (verdict.action in HARD or is_withheld(verdict))
+        and (verdict.action in HARD_KINDS or is_withheld(verdict))
         and {verdict.fault, finding.fault} <= set(STANDSTILL)
         and finding.cause == verdict.cause
         and not finding.certain

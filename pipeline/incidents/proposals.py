@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.pipeline.incidents.maintenance import MaintenanceBook, Scope, scope_of
-from tocsin.pipeline.job.witnesses import HARD
-from tocsin.pipeline.stores.base import ActionChange, ActionState
+from tocsin.pipeline.stores.base import ActionChange
 from tocsin.pipeline.stores.rows import Row, action_change, action_row
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind, Verdict, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Advice, Component, ComponentKind, Verdict, VerdictState
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ class ProposalBook:
 
     def clear(self) -> None:
         """Forget all proposed and waiting actions, because the engine's state was lost."""
-        self._proposed: dict[str, tuple[Action, ...]] = {}
-        self._waiting: dict[str, list[tuple[Action, int]]] = {}
+        self._proposed: dict[str, tuple[Advice, ...]] = {}
+        self._waiting: dict[str, list[tuple[Advice, int]]] = {}
         """Verdict id -> its waiting actions, each with the time until which it waits."""
         self._under_work: set[str] = set()
         """Ids of the verdicts whose actions wait for the end of planned work."""
@@ -191,9 +192,9 @@ class ProposalBook:
         self._waiting.setdefault(action.verdict_id, []).append((action, until_ns))
         return ActionChange(action, ActionState.WAITING, change.changed_ns, reason)
 
-    def _hold(self, action: Action) -> tuple[int, str]:
+    def _hold(self, action: Advice) -> tuple[int, str]:
         """Return until when an action must wait (ns) and the reason; (0, "") if it need not."""
-        if action.kind not in HARD:
+        if action.kind not in HARD_KINDS:
             return 0, ""
         host = "" if action.target is None else action.target.name
         changed = self._changes_of_host(action.job, host)
@@ -209,7 +210,7 @@ _OPEN = (ActionState.WAITING, ActionState.PROPOSED)
 """States of actions that are neither cancelled nor expired."""
 
 
-def proposals_of(verdict: Verdict) -> tuple[Action, ...]:
+def proposals_of(verdict: Verdict) -> tuple[Advice, ...]:
     """Return the actions that a verdict proposes: one per suspect, or one for the whole job without suspects.
 
     A verdict whose action is ``none`` proposes nothing.
@@ -218,7 +219,7 @@ def proposals_of(verdict: Verdict) -> tuple[Action, ...]:
         return ()
     targets: list[Component | None] = [suspect.component for suspect in verdict.suspects] or [None]
     return tuple(
-        Action(
+        Advice(
             verdict.verdict_id,
             verdict.update,
             verdict.job,
@@ -234,7 +235,7 @@ def proposals_of(verdict: Verdict) -> tuple[Action, ...]:
     )
 
 
-def standing_after(verdict: Verdict, before: Sequence[Action]) -> tuple[Action, ...]:
+def standing_after(verdict: Verdict, before: Sequence[Advice]) -> tuple[Advice, ...]:
     """Return the actions that are proposed after a verdict's update.
 
     An action that was proposed before keeps its row and issue time, with a new deadline.
@@ -252,7 +253,7 @@ def standing_after(verdict: Verdict, before: Sequence[Action]) -> tuple[Action, 
     )
 
 
-def changes_of(verdict: Verdict, before: Sequence[Action]) -> Iterator[ActionChange]:
+def changes_of(verdict: Verdict, before: Sequence[Advice]) -> Iterator[ActionChange]:
     """Yield the changes of action rows that one update of a verdict makes.
 
     An action that is no longer proposed is cancelled or expired in the row that proposed it. Two updates may fall in
@@ -273,7 +274,7 @@ def changes_of(verdict: Verdict, before: Sequence[Action]) -> Iterator[ActionCha
         yield ActionChange(action, ActionState.PROPOSED, _changed_ns(verdict))
 
 
-def proposed_before(verdict: Verdict, changes: Iterable[ActionChange]) -> tuple[Action, ...]:
+def proposed_before(verdict: Verdict, changes: Iterable[ActionChange]) -> tuple[Advice, ...]:
     """Return the actions that were proposed or waiting before an update, from a verdict's stored rows.
 
     Changes that later updates made to these rows are ignored, so that an update can be processed twice.
@@ -290,7 +291,7 @@ def proposed_before(verdict: Verdict, changes: Iterable[ActionChange]) -> tuple[
     )
 
 
-def _name_of(action: Action) -> tuple[ActionKind, Component | None]:
+def _name_of(action: Advice) -> tuple[ActionKind, Component | None]:
     """Return the action's kind and target, which identify it within its verdict."""
     return action.kind, action.target
 
@@ -300,6 +301,6 @@ def _changed_ns(verdict: Verdict) -> int:
     return verdict.detected_ns + verdict.update
 
 
-def _row_of(action: Action) -> Row:
+def _row_of(action: Advice) -> Row:
     """Return an action as a database row, for the snapshot."""
     return action_row(ActionChange(action, ActionState.PROPOSED, 0))

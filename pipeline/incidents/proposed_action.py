@@ -6,8 +6,9 @@ proposes a milder action, and its evidence says why.
 
 from __future__ import annotations
 
-from tocsin.pipeline.job.witnesses import HARD, NEEDS_FOLLOWERS, harmed_hosts
+from tocsin.pipeline.job.witnesses import NEEDS_FOLLOWERS, harmed_hosts
 from tocsin.pipeline.rca.finding import Finding
+from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import ActionKind, Evidence, FaultKind, Verdict
@@ -22,7 +23,7 @@ _NAMED_COUNT = 4
 
 def is_hard(verdict: Verdict) -> bool:
     """Return whether a verdict proposes to take a machine away."""
-    return verdict.action in HARD
+    return verdict.action in HARD_KINDS
 
 
 def is_withheld(verdict: Verdict) -> bool:
@@ -45,7 +46,7 @@ def action_of(finding: Finding, *, confirmed: bool, hard: bool) -> tuple[ActionK
         The action, and the finding's evidence. Where witnesses lack, one more piece of evidence says so.
     """
     action, evidence = _wished_action(finding, confirmed=confirmed, hard=hard), finding.evidence
-    if action in HARD and not finding.has_witnesses:
+    if action in HARD_KINDS and not finding.has_witnesses:
         evidence = (*evidence, _too_few(finding, action))
         action = _milder(finding)
     is_alone = action in NEEDS_FOLLOWERS and finding.is_lone
@@ -89,14 +90,14 @@ def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKi
         mild = CAUSES[finding.cause].blames == "nobody"
         return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY
     action = CAUSES[finding.cause].action
-    if finding.fault is FaultKind.HANG and action in HARD and not finding.certain:
+    if finding.fault is FaultKind.HANG and action in HARD_KINDS and not finding.certain:
         # The process lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
         action = ActionKind.RESTART
     if finding.is_soft and action is ActionKind.RESTART:
         action = ActionKind.NOTIFY
     if not confirmed:
-        return ActionKind.PROBE if action in HARD else ActionKind.NOTIFY
-    if action in HARD and (finding.is_soft or not hard):
+        return ActionKind.PROBE if action in HARD_KINDS else ActionKind.NOTIFY
+    if action in HARD_KINDS and (finding.is_soft or not hard):
         return ActionKind.NOTIFY if finding.is_soft else ActionKind.PROBE
     return action
 

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from tocsin.schemas.verdicts import MAX_WITNESSES, ActionKind, Witness, WitnessKind
 
-HARD: frozenset[ActionKind] = frozenset({ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY})
-"""Actions that take a machine away from its users."""
 NEEDS_FOLLOWERS: frozenset[ActionKind] = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
 """Actions that cost all hosts of the job their work; not proposed while the other hosts still make progress."""
 _OTHERS_NEEDED_COUNT = 2

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_times import AttemptTime
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.records import JobKey
-from tocsin.schemas.verdicts import Action, Component, Verdict
-
-
-class ActionState(StrEnum):
-    """State of a proposed action."""
-
-    WAITING = "waiting"
-    """Not proposed yet; ``detail`` names the reason for which it waits."""
-    PROPOSED = "proposed"
-    ACCEPTED = "accepted"
-    DONE = "done"
-    REFUSED = "refused"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
+from tocsin.schemas.verdicts import Advice, Component, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +96,7 @@ class ActionChange:
         detail: message of the executor or reason for waiting, "" = none.
     """
 
-    action: Action
+    action: Advice
     state: ActionState
     changed_ns: int
     detail: str = ""

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tocsin.pipeline.job.witnesses import HARD
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import (
-    Action,
     ActionKind,
+    Advice,
     Component,
     ComponentKind,
     Evidence,
@@ -161,7 +162,7 @@ def action_row(change: ActionChange) -> Row:
 def action_change(row: Mapping[str, Any]) -> ActionChange:
     """Rebuild the change of an action from its row of ``actions``, with times in Unix nanoseconds."""
     kind, target = str(row["target_kind"]), str(row["target"])
-    action = Action(
+    action = Advice(
         verdict_id=str(row["verdict_id"]),
         verdict_update=int(row["update_number"]),
         job=JobKey(str(row["cluster"]), str(row["job_id"]), int(row["attempt"])),
@@ -222,7 +223,7 @@ def summary_of(verdict: Verdict) -> str:
     text = f"{who_text(verdict)}: {cause_text(verdict)} since {clock_text(verdict.onset_ns)}"
     if verdict.evidence:
         text += f"; {evidence_text(verdict.evidence[0]).rstrip('.')}"
-    if verdict.action in HARD:
+    if verdict.action in HARD_KINDS:
         text += f" (seen by {witnesses_text(verdict)})"
     if verdict.state not in {VerdictState.OPEN, VerdictState.CONFIRMED}:
         text += f" ({verdict.state.value}: {words(verdict.reason)})"

@@ -59,5 +59,7 @@ ACTION_BY_HAND: Final[Mapping[ActionKind, str]] = {
     ActionKind.EVICT: "take the machine out, restart the job without it, and have its hardware checked",
     ActionKind.REPLAY: "run the same steps on other machines, and compare the numbers",
     ActionKind.ROLLBACK: "stop the job and start it from the last checkpoint before the fault began",
+    ActionKind.RESET_GPU: "take the work off the GPU, reset it, and have it checked under load before it works again",
+    ActionKind.REBOOT: "take the work off the machine, reboot it, and have it checked under load before it works again",
 }
 """Proposed action -> what a person does who carries it out."""

@@ -125,6 +125,10 @@ class ObjectReader:
         """Return the dotted name of a key, for errors."""
         return f"{self.path}.{key}"
 
+    def has(self, key: str) -> bool:
+        """Return whether the key is there."""
+        return key in self._values
+
     def value(self, key: str) -> Any:
         """Return the value of a required key, unchecked.
 

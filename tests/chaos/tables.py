@@ -14,7 +14,7 @@ from tocsin.cli.paths import database_folder
 from tocsin.pipeline.incidents.proposals import changes_of, standing_after
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
-from tocsin.schemas.verdicts import Action, Verdict
+from tocsin.schemas.verdicts import Advice, Verdict
 
 Rows = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Rows]]
@@ -35,7 +35,7 @@ _BESIDE = ("incident_evidence", "host_health", "job_status")
 def write_embedded(data: Path, verdicts: Sequence[Verdict], rows: Sequence[EmbeddedRows] = ()) -> None:
     """Write verdicts, and what stands beside them, as ``tocsin serve`` does, to a data folder."""
     store = ChdbStore(database_folder(data))
-    proposed: dict[str, tuple[Action, ...]] = {}
+    proposed: dict[str, tuple[Advice, ...]] = {}
     try:
         store.migrate()
         store.write_verdicts(verdicts)

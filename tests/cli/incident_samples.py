@@ -13,8 +13,8 @@ from tocsin.pipeline.stores.base import EvidencePoint
 from tocsin.pipeline.stores.chdb_store import ChdbStore
 from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.verdicts import (
-    Action,
     ActionKind,
+    Advice,
     Component,
     ComponentKind,
     Evidence,
@@ -68,7 +68,7 @@ def fill(folder: Path) -> None:
     store = ChdbStore(folder / "chdb")
     store.migrate()
     store.write_verdicts(lines())
-    before: tuple[Action, ...] = ()
+    before: tuple[Advice, ...] = ()
     for line in (one for one in lines() if one.verdict_id == "story"):
         store.write_actions(list(changes_of(line, before)))
         before = standing_after(line, before)

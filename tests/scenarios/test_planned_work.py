@@ -14,8 +14,8 @@ from tocsin.pipeline.incidents.fleet.config import FleetConfig
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
 from tocsin.pipeline.runtime.embedded.note_follower import attach_notes
-from tocsin.pipeline.stores.base import ActionState
 from tocsin.schemas import events
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.operator_notes import Maintenance
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Verdict, VerdictState

@@ -1,4 +1,4 @@
-"""Verdicts and actions as CloudEvents."""
+"""Verdicts as CloudEvents."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 from tests import strategies
 from tocsin.schemas.cloudevents import (
     MAX_EVENT_BYTES,
-    decode_action,
     decode_verdict,
-    encode_action,
     encode_verdict,
     rfc3339,
 )
 from tocsin.schemas.errors import DecodeError, FieldError, SchemaError
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import (
-    Action,
     ActionKind,
     Component,
     ComponentKind,
@@ -53,17 +50,6 @@ VERDICT = Verdict(
     update=4,
     expires_ns=T0 + 9,
 )
-ACTION = Action(
-    verdict_id="0123456789abcdef",
-    verdict_update=4,
-    job=JobKey("eu west", "job778", 2),
-    kind=ActionKind.DRAIN,
-    target=Component(ComponentKind.HOST, "n012"),
-    reason="same_host_slowest_every_window",
-    budget="hosts",
-    issued_ns=T0,
-    deadline_ns=T0 + 9,
-)
 
 
 def changed(wire: bytes, **data: Any) -> bytes:
@@ -78,14 +64,6 @@ def test_a_verdict_comes_back_as_it_was(verdict: Verdict) -> None:
 
     assert decode_verdict(wire) == verdict
     assert encode_verdict(decode_verdict(wire)) == wire
-
-
-@given(strategies.actions)
-def test_an_action_comes_back_as_it_was(action: Action) -> None:
-    wire = encode_action(action)
-
-    assert decode_action(wire) == action
-    assert encode_action(decode_action(wire)) == wire
 
 
 def test_the_envelope_of_a_verdict() -> None:
@@ -104,30 +82,10 @@ def test_the_envelope_of_a_verdict() -> None:
     }
 
 
-def test_the_envelope_of_an_action() -> None:
-    event = json.loads(encode_action(ACTION))
-
-    assert event["type"] == "dev.tocsin.action.v1"
-    assert event["id"] == "0123456789abcdef.4.drain.host.n012"
-    assert (event["subject"], event["partitionkey"]) == ("n012", "eu west/job778")
-    assert event["data"]["target"] == {"kind": "host", "name": "n012"}
-    assert event["data"]["dry_run"] is True
-
-
 def test_nobody_at_fault_is_the_jobs_matter() -> None:
     nobody = dataclasses.replace(VERDICT, suspects=())
-    whole_job = dataclasses.replace(ACTION, target=None)
 
     assert json.loads(encode_verdict(nobody))["subject"] == "job778"
-    assert json.loads(encode_action(whole_job))["subject"] == "job778"
-    assert decode_action(encode_action(whole_job)).target is None
-
-
-def test_two_targets_and_their_verdict_have_three_ids() -> None:
-    other = dataclasses.replace(ACTION, target=Component(ComponentKind.HOST, "n013"))
-    wires = (encode_verdict(VERDICT), encode_action(ACTION), encode_action(other))
-
-    assert len({json.loads(wire)["id"] for wire in wires}) == 3
 
 
 def test_data_is_the_line_and_what_it_lacks() -> None:
@@ -203,18 +161,10 @@ def test_what_is_no_number_never_reaches_the_wire(value: float) -> None:
         encode_verdict(dataclasses.replace(VERDICT, evidence=(evidence,)))
 
 
-def test_an_action_is_no_verdict() -> None:
-    with pytest.raises(FieldError, match=r"verdict\.type = 'dev.tocsin.action.v1'"):
-        decode_verdict(encode_action(ACTION))
-    with pytest.raises(FieldError, match=r"action\.type = 'dev.tocsin.verdict.v1'"):
-        decode_action(encode_verdict(VERDICT))
-
-
 @given(st.binary(max_size=60))
 def test_noise_raises_nothing_else(noise: bytes) -> None:
-    for read in (decode_verdict, decode_action):
-        with pytest.raises(SchemaError):
-            read(noise)
+    with pytest.raises(SchemaError):
+        decode_verdict(noise)
 
 
 def test_an_event_may_not_be_huge() -> None:

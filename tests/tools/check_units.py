@@ -66,6 +66,8 @@ UNITLESS: Mapping[str, str] = MappingProxyType(
         "seq": "sequence number",
         "uid": "the kernel's user number",
         "step": "the training step's own number",
+        "epoch": "ordinal of the active process among its predecessors",
+        "revision": "ordinal of an action's change",
         "update": "ordinal of a verdict's update",
         "version": "ordinal of a format or a schema",
         # parallel coordinates, named by the recording format

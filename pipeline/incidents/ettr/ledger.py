@@ -9,7 +9,8 @@ from typing import Any, Final
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
 from tocsin.pipeline.stores.attempt_times import AttemptTime
-from tocsin.pipeline.stores.base import ActionChange, ActionState
+from tocsin.pipeline.stores.base import ActionChange
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.job_key import IDLE_JOB_ID
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Slice, StepBatch, Topology
 from tocsin.schemas.verdicts import ActionKind, Verdict
@@ -19,7 +20,7 @@ PART: Final = "ettr"
 _RESTARTING: Final = frozenset(
     {ActionKind.RESTART, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY, ActionKind.ROLLBACK}
 )
-_ACKNOWLEDGED: Final = frozenset({ActionState.ACCEPTED, ActionState.DONE})
+_ACKNOWLEDGED: Final = frozenset({ActionState.STARTED, ActionState.DONE})
 
 
 @dataclass(frozen=True, slots=True)

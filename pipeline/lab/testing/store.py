@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_times import AttemptTime
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth, JobStatus
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict, VerdictState

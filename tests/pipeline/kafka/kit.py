@@ -12,7 +12,7 @@ from tocsin.pipeline.lab.testing.store import MemoryStore
 from tocsin.pipeline.stores.base import ActionChange, Store
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.errors import StoreError
-from tocsin.schemas.verdicts import Action, Verdict
+from tocsin.schemas.verdicts import Advice, Verdict
 
 
 def message(of: Verdict | bytes | None, offset: int, partition: int = 0) -> Message:
@@ -58,7 +58,7 @@ def tables(store: MemoryStore) -> Tables:
     ids = sorted({change.action.verdict_id for change in store.actions})
     actions: dict[tuple[object, ...], ActionChange] = {}
     for change in store.actions_of(ids):
-        action: Action = change.action
+        action: Advice = change.action
         actions[action.verdict_id, action.verdict_update, action.kind, action.target] = change
     return incidents, actions
 

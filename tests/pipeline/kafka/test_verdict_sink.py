@@ -32,7 +32,7 @@ from tocsin.schemas.errors import (
     StoreError,
     StoreRefusedError,
 )
-from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind, Suspect, Verdict, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Advice, Component, ComponentKind, Suspect, Verdict, VerdictState
 
 # --- the good way --------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ def test_the_actions_are_those_of_the_embedded_engine() -> None:
         verdict("a", 5, action=ActionKind.NONE, state=VerdictState.EXPIRED, reason="engine_restarted"),
     ]
     embedded = FaultyStore()
-    before: tuple[Action, ...] = ()
+    before: tuple[Advice, ...] = ()
     for one in life:
         embedded.write_actions(list(changes_of(one, before)))
         before = standing_after(one, before)

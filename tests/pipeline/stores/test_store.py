@@ -12,14 +12,15 @@ import pytest
 from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
 from tocsin.pipeline.incidents.proposals import changes_of
-from tocsin.pipeline.stores.base import ActionChange, ActionState, EvidencePoint, HostHealth
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.incident_queries import page_queries
 from tocsin.pipeline.stores.sql_store import SqlStore, text_literal
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.errors import ConfigError, StoreError
 from tocsin.schemas.migrations import migrations
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import Action, ActionKind, Component, ComponentKind, Suspect, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Advice, Component, ComponentKind, Suspect, VerdictState
 
 
 @pytest.fixture(scope="module", params=["chdb", "server"])
@@ -193,7 +194,7 @@ def test_writing_evidence_again_changes_nothing(store: SqlStore) -> None:
 
 
 def test_what_was_done_shows_in_the_incident(store: SqlStore) -> None:
-    asked = Action(
+    asked = Advice(
         "done",
         0,
         JOB,

@@ -13,13 +13,14 @@ import pytest
 
 from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.samples import verdict
-from tocsin.pipeline.stores.base import ActionChange, ActionState, HostHealth
+from tocsin.pipeline.stores.base import ActionChange, HostHealth
 from tocsin.pipeline.stores.rows import Cell
 from tocsin.pipeline.stores.sql_store import SqlStore
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import (
-    Action,
     ActionKind,
+    Advice,
     Component,
     ComponentKind,
     Evidence,
@@ -92,7 +93,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
         # a minute of two attempts counts once, one without samples not at all
         opened.write_host_health([HostHealth(jobs[2], "n3", NOW - DAY, 60, 0, 0)])
         opened.write_host_health([HostHealth(jobs[2], "n3", NOW - DAY - 9_000 * 60 * SECOND, 0, 0, 12)])
-        action = Action("stands", 1, jobs[1], ActionKind.RESTART, None, "x", "job", NOW, NOW + SECOND, dry_run=True)
+        action = Advice("stands", 1, jobs[1], ActionKind.RESTART, None, "x", "job", NOW, NOW + SECOND, dry_run=True)
         opened.write_actions([ActionChange(action, ActionState.PROPOSED, NOW, "")])
         judge(opened, "wrong", is_true=False)
         judge(opened, "second", is_true=True)

@@ -16,8 +16,9 @@ from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
-from tocsin.pipeline.stores.base import ActionChange, ActionState
+from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas import events
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import (
     NS_PER_SECOND,
@@ -32,7 +33,7 @@ from tocsin.schemas.records import (
     StepRecord,
     Topology,
 )
-from tocsin.schemas.verdicts import Action, ActionKind, FaultKind, Verdict, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Advice, FaultKind, Verdict, VerdictState
 
 SHAPE = JobShape()
 START_NS = SHAPE.start_ns
@@ -158,12 +159,12 @@ def test_a_wait_for_the_scheduler_is_known_from_the_acknowledged_action_or_not_a
     asked_ns = line.now_ns
     confirmed = next(one for one in line.verdicts if one.state is VerdictState.CONFIRMED)
     kind, times = ActionKind.RESTART, (asked_ns, asked_ns + 600 * NS_PER_SECOND)
-    action = Action(confirmed.verdict_id, 0, confirmed.job, kind, None, "", "restart", *times, dry_run=False)
-    line.ledger.on_action(ActionChange(replace(action, dry_run=True), ActionState.ACCEPTED, asked_ns))
+    action = Advice(confirmed.verdict_id, 0, confirmed.job, kind, None, "", "restart", *times, dry_run=False)
+    line.ledger.on_action(ActionChange(replace(action, dry_run=True), ActionState.STARTED, asked_ns))
     line.run(None, 100)
     unknown = EttrLedger()
     unknown.restore(line.ledger.snapshot())
-    line.ledger.on_action(ActionChange(action, ActionState.ACCEPTED, asked_ns))
+    line.ledger.on_action(ActionChange(action, ActionState.STARTED, asked_ns))
     line.run(line.begin(1), 30)
 
     assert line.seconds()["scheduling"] == pytest.approx(100, abs=1)

@@ -13,7 +13,7 @@ from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.runtime.embedded.recovery import RecoveryConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter
-from tocsin.pipeline.stores.base import ActionState
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
 from tocsin.schemas.wire.codec import encode

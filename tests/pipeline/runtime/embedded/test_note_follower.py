@@ -14,7 +14,7 @@ from tests.pipeline.waiting import until
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.runtime.embedded.control_socket import EngineRefusedError
 from tocsin.pipeline.runtime.embedded.note_journal import FILE_NAME, NoteJournal
-from tocsin.pipeline.stores.base import ActionState
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
 from tocsin.schemas.records import NS_PER_SECOND

@@ -14,7 +14,7 @@ from tocsin.pipeline.incidents.proposals import HoldRules
 from tocsin.pipeline.lab.testing import MemoryStore
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.embedded.service_metrics import families_of
-from tocsin.pipeline.stores.base import ActionState
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.errors import EngineError, ModelRefusedError
 from tocsin.schemas.formats.prometheus_text import render
 from tocsin.schemas.model_announcement import BOUNDARY_NS
