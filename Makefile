@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install runbooks run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
+.PHONY: help install runbooks dashboards run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -31,7 +31,7 @@ help:
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"
 	@echo "make chaos      the same while each part is killed with -9, at least 20 times each (half an hour)"
 	@echo "make attack     what attackers tried: one JSON line each, status 1 where one did not hold (an hour at most)"
-	@echo "make runbooks  docs/runbooks/ from schemas/runbooks/"
+	@echo "make runbooks  docs/runbooks/ from schemas/runbooks/;  make dashboards: deploy/grafana/dashboards/ from tests/tools/grafana/"
 	@echo "make sbom       a bill of materials (CycloneDX);  make lock: pins and hashes anew;  make digests: images by digest"
 	@echo "make clean      remove caches and builds;  make distclean: the environments too"
 
@@ -87,6 +87,10 @@ test-wheel: install
 # docs/runbooks/ from schemas/runbooks/.
 runbooks: install
 	@$(BIN)/python -m tests.tools.runbooks
+
+# deploy/grafana/dashboards/ from tests/tools/grafana/.
+dashboards: install
+	@$(BIN)/python -m tests.tools.grafana
 
 # Debian's Alertmanager, Prometheus and Slurm, unpacked into build/peers (no root).
 peers: install

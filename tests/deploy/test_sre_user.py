@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.deploy import files
+from tests.deploy.grafana_macros import dashboard_queries
 from tests.deploy.sre_user import FILE, NAME, users_of
 from tests.pipeline.stores.test_views import queries
 from tocsin.schemas.migrations import migrations
@@ -39,6 +40,7 @@ FORBIDDEN = {
 """Statement -> ClickHouse's word for why not."""
 ALLOWED = [
     *queries().values(),
+    *dashboard_queries(),
     *(f"SELECT * FROM tocsin.{name}" for name in sorted(set().union(*(one.makes for one in migrations())))),
     "SET max_execution_time = 30",
     "SHOW TABLES FROM tocsin",

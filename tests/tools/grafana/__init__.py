@@ -1,0 +1,1 @@
+"""The Grafana dashboards as a declaration, from which the files in ``deploy/grafana/dashboards/`` are made."""

@@ -1,0 +1,211 @@
+"""The dashboard of one job."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.tools.grafana.board import Board, Panel, Prom, Sql
+from tests.tools.grafana.choices import HOST, HOST_OF_JOB, NAMES_HOST, ONE_JOB, THE_CLUSTER, THE_JOB, VERDICT_OF_JOB
+
+_NEWEST: Final = f"FROM tocsin.job_status FINAL\nWHERE {ONE_JOB}\nORDER BY attempt DESC\nLIMIT 1"
+_AGE: Final = f"SELECT (toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(ts)) / 1e3 AS age\n{_NEWEST}"
+_OF_JOB: Final = "cluster = ${cluster:singlequote} AND job = ${job:singlequote}"
+_INCIDENTS: Final = f"""\
+SELECT since, attempt, machine, fault, cause, state, reason, action, confidence, opened, confirmed, ended, judgement,
+    summary, verdict_id
+FROM tocsin.incident_times
+WHERE {_OF_JOB} AND ($__timeFilter(since) OR state IN ('open', 'confirmed'))
+    AND {NAMES_HOST}
+ORDER BY since DESC
+LIMIT 500"""
+_UPDATES: Final = f"""\
+SELECT detected, verdict_id, update_number, state, reason, machine, fault, cause, action, confidence, evidence,
+    arrayStringConcat(witnesses, ', ') AS witnesses
+FROM tocsin.incident_updates FINAL
+WHERE {ONE_JOB} AND $__timeFilter(detected)
+    AND {NAMES_HOST}
+ORDER BY detected DESC, verdict_id, update_number DESC
+LIMIT 500"""
+_PART_NAMES: Final = (
+    "productive",
+    "recomputed",
+    "start_up",
+    "detection",
+    "diagnosis",
+    "scheduling",
+    "idle",
+    "unattributed",
+)
+_PARTS: Final = (
+    "SELECT\n"
+    + ",\n".join(f"    {name}_seconds AS {name}" for name in _PART_NAMES)
+    + f"\nFROM tocsin.ettr_by_job\nWHERE {_OF_JOB}"
+)
+_ATTEMPTS: Final = f"""\
+SELECT attempt, began, until, is_over, ettr_ratio, wall_seconds, productive_seconds, recomputed_seconds,
+    start_up_seconds, detection_seconds, diagnosis_seconds, scheduling_seconds, idle_seconds, unattributed_seconds,
+    steps, recomputed_steps, last_step, if(steps > 0, productive_seconds / steps, NULL) AS mean_step_seconds
+FROM tocsin.ettr FINAL
+WHERE {ONE_JOB}
+ORDER BY attempt DESC, began DESC"""
+_PACE: Final = f"""\
+SELECT attempt, ts, hosts, ranks, stepping_ranks, max_step,
+    JSONExtractFloat(status_json, 'step_seconds') AS median_step_seconds, open_verdicts, ended
+FROM tocsin.job_status FINAL
+WHERE {ONE_JOB} AND known
+ORDER BY attempt DESC"""
+_SCORES: Final = f"""\
+SELECT minute AS time, toString(host) AS host, max(worst_score) AS score
+FROM tocsin.host_health FINAL
+WHERE {ONE_JOB} AND $__timeFilter(minute)
+    AND {HOST}
+GROUP BY time, host
+ORDER BY time"""
+_WATCHED: Final = f"""\
+SELECT host, sum(samples) AS samples, sum(late) AS late, sum(gaps) AS gaps, max(h.worst_score) AS highest_score,
+    argMax(h.worst_metric, h.worst_score) AS its_metric, max(minute) AS newest
+FROM (SELECT * FROM tocsin.host_health FINAL WHERE {ONE_JOB} AND $__timeFilter(minute) AND {HOST}) AS h
+GROUP BY host
+ORDER BY highest_score DESC
+LIMIT 200"""
+_EVIDENCE: Final = """\
+SELECT toDateTime64(ts, 3, 'UTC') AS time, concat(metric, ' of ', component) AS series,
+    suspect_value AS suspect, peer_median, peer_p05, peer_p95
+FROM tocsin.incident_evidence FINAL
+WHERE verdict_id = ${verdict:singlequote}
+ORDER BY time"""
+_SENTENCES: Final = """\
+SELECT arrayJoin(evidence_list) AS evidence
+FROM tocsin.incidents_all
+WHERE verdict_id = ${verdict:singlequote}"""
+_ABSTENTIONS: Final = f"""\
+SELECT splitByChar(' ', what)[1] AS reason, toUInt64(splitByChar(' ', what)[2]) AS times, attempt, ts AS newest
+FROM (SELECT attempt, ts, arrayJoin(abstained) AS what FROM tocsin.job_status FINAL WHERE {ONE_JOB})
+ORDER BY attempt DESC, times DESC"""
+_ACTIONS: Final = f"""\
+SELECT issued, kind, target_kind, target, state, dry_run, reason, changed, detail, verdict_id
+FROM tocsin.actions FINAL
+WHERE {ONE_JOB} AND $__timeFilter(issued)
+ORDER BY issued DESC
+LIMIT 200"""
+_TOLD: Final = f"""\
+SELECT sent, kind, severity, receiver, route, outcome, tries, detail, verdict_id
+FROM tocsin.alerts_sent FINAL
+WHERE {ONE_JOB} AND $__timeFilter(made)
+ORDER BY sent DESC
+LIMIT 200"""
+_RUNNING: Final = 'sum by (attempt, part) (tocsin_ettr_seconds{cluster="$cluster", exported_job="$job"})'
+_SHOWN: Final = (
+    'max by (host, fault, cause, state) (tocsin_incident{cluster="$cluster", exported_job="$job", host=~"$host"})'
+)
+_SECONDS: Final = {f"{name}_seconds": "s" for name in (*_PART_NAMES, "wall", "mean_step")} | {
+    "ettr_ratio": "percentunit"
+}
+
+JOB: Final = Board(
+    name="job",
+    title="tocsin / job",
+    text="One training job: its incidents and their evidence, its pace, what its time was spent on.",
+    since="now-24h",
+    variables=(THE_CLUSTER, THE_JOB, HOST_OF_JOB, VERDICT_OF_JOB),
+    rows={
+        "Now": (
+            Panel(
+                "Incidents that stand",
+                "stat",
+                (Sql(f"SELECT count() AS incidents FROM tocsin.incidents_current WHERE {_OF_JOB}"),),
+                width=6,
+                height=4,
+                red_above=1,
+            ),
+            Panel(
+                "Effective training time",
+                "stat",
+                (Sql(f"SELECT ettr_ratio FROM tocsin.ettr_by_job WHERE {_OF_JOB}"),),
+                width=6,
+                height=4,
+                unit="percentunit",
+                none_word="no account yet",
+            ),
+            Panel(
+                "Median time of a step",
+                "stat",
+                (Sql(f"SELECT JSONExtractFloat(status_json, 'step_seconds') AS step_seconds\n{_NEWEST}"),),
+                width=6,
+                height=4,
+                unit="s",
+            ),
+            Panel(
+                "Age of its state",
+                "stat",
+                (Sql(_AGE),),
+                text="The engine tells the state every ten seconds. An old one: nothing is judged, or the job is over.",
+                width=6,
+                height=4,
+                unit="s",
+                red_above=60,
+            ),
+        ),
+        "Incidents": (
+            Panel(
+                "Incidents of the job",
+                "table",
+                (Sql(_INCIDENTS),),
+                text="Those of the time range, and all that stand. tocsin incidents show ID says more.",
+                width=24,
+                units={"confidence": "percentunit"},
+            ),
+            Panel("What was said, update by update", "table", (Sql(_UPDATES),), width=24),
+            Panel(
+                "Suspect and peers",
+                "timeseries",
+                (Sql(_EVIDENCE, is_series=True),),
+                text="Series of the incident that is chosen above, in the unit of the metric: the suspect, its peers' "
+                "median and their 5th and 95th percentile.",
+                height=10,
+            ),
+            Panel("Evidence, the strongest first", "table", (Sql(_SENTENCES),), height=10),
+            Panel(
+                "Incidents that stand, as Prometheus saw them",
+                "timeseries",
+                (Prom(_SHOWN, "{{host}} {{fault}} {{cause}} {{state}}"),),
+            ),
+            Panel(
+                "Why no verdict was given",
+                "table",
+                (Sql(_ABSTENTIONS),),
+                text="Reasons of abstentions, and how often, since the attempt began.",
+            ),
+            Panel("What was proposed and done", "table", (Sql(_ACTIONS),), width=24),
+            Panel("What people were told", "table", (Sql(_TOLD),), width=24),
+        ),
+        "Pace": (
+            Panel(
+                "Steps by attempt",
+                "table",
+                (Sql(_PACE),),
+                units={"median_step_seconds": "s"},
+            ),
+            Panel(
+                "Highest score of each host",
+                "timeseries",
+                (Sql(_SCORES, is_series=True),),
+                text="1 is the alarm line of the detector.",
+                red_above=1,
+            ),
+            Panel("How well the hosts are watched", "table", (Sql(_WATCHED),), width=24),
+        ),
+        "What its time was spent on": (
+            Panel("Wall time by part, all attempts", "bargauge", (Sql(_PARTS),), unit="s", height=9),
+            Panel(
+                "Wall time of running attempts by part",
+                "timeseries",
+                (Prom(_RUNNING, "{{attempt}} {{part}}"),),
+                text="Only tocsin serve shows it.",
+                unit="s",
+                height=9,
+            ),
+            Panel("Attempts", "table", (Sql(_ATTEMPTS),), width=24, units=_SECONDS),
+        ),
+    },
+)
