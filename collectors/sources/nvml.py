@@ -157,7 +157,7 @@ class NvmlCollector:
 
     def _loaded(self) -> tuple[Any, int]:
         """Return the opened library and the number of its GPUs."""
-        library = self._config.library or _pynvml()
+        library = self._config.library or nvml_library()
         try:
             library.nvmlInit()
             count = library.nvmlDeviceGetCount()
@@ -280,7 +280,7 @@ def _text(value: object) -> str:
     return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _pynvml(load: Callable[[str], object] = ctypes.CDLL) -> Any:
+def nvml_library(load: Callable[[str], object] = ctypes.CDLL) -> Any:
     """Import pynvml, which costs 18 MB, only if the driver's library is there; raise ``NothingHere`` otherwise."""
     try:
         load("libnvidia-ml.so.1")

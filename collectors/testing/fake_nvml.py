@@ -46,6 +46,7 @@ class FakeGpu:
     index: int = 0
     architecture: int = 9
     power_milliwatts: int = 650_000
+    power_limit_milliwatts: int = 700_000
     temperature_celsius: int = 61
     sm_clock_megahertz: int = 1_755
     memory_used_bytes: int = 60 << 30
@@ -192,6 +193,10 @@ class FakeNvml:
     def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:
         """Return the power in milliwatts."""
         return self._gpu(handle, "nvmlDeviceGetPowerUsage").power_milliwatts
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: FakeGpu) -> int:
+        """Return the power limit in milliwatts."""
+        return self._gpu(handle, "nvmlDeviceGetPowerManagementLimit").power_limit_milliwatts
 
     def nvmlDeviceGetTemperature(self, handle: FakeGpu, sensor: int) -> int:
         """Return the temperature in degrees Celsius."""

@@ -53,6 +53,8 @@ UNITLESS: Mapping[str, str] = MappingProxyType(
         "channel": "ordinal of a collective's channel",
         "gpu": "index on its host; no key",
         "id": "a name that happens to be a number",
+        "figure": "its unit is the field beside it",
+        "median": "the same: of figures",
         "level": "ordinal of a ladder or of a codec's effort",
         "peer": "a rank",
         "pid": "the kernel's process number",

@@ -48,6 +48,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
         "maintenance": ("tocsin.cli.maintenance", "plan work on a host, leaf switch or job: nobody is paged for it"),
         "feedback": ("tocsin.cli.feedback", "say whether a verdict was right"),
+        "preflight": (
+            "tocsin.cli.preflight",
+            "check a machine under load: computation, bandwidths, clocks, diagnostics",
+        ),
         "ettr": ("tocsin.cli.ettr", "what each job's wall time was spent on: effective training time, and the rest"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
@@ -87,6 +91,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "maintenance",
             "feedback",
             "status",
+            "preflight",
             "ettr",
             "sql",
             "causes",

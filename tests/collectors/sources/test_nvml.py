@@ -16,7 +16,7 @@ from tocsin.collectors.sources.nvml import (
     OPEN_AGAIN_NS,
     NvmlCollector,
     NvmlConfig,
-    _pynvml,
+    nvml_library,
 )
 from tocsin.collectors.testing.fake_nvml import FakeNvml, NVMLError, ampere, fake_host, hopper
 from tocsin.schemas.metrics import GPU_METRICS
@@ -366,13 +366,13 @@ def test_other_errors_of_the_driver_are_failures() -> None:
         Host(FakeNvml([])).look()
 
 
-def test_no_library_of_the_driver_is_nothing_here_without_importing_pynvml() -> None:
+def test_no_library_of_the_driver_is_nothing_here_without_importingnvml_library() -> None:
     def absent(_name: str) -> object:
         raise OSError("libnvidia-ml.so.1: cannot open shared object file")
 
     with pytest.raises(NothingHere, match=r"libnvidia-ml\.so\.1"):
-        _pynvml(absent)
-    assert _pynvml(lambda _name: None).NVMLError
+        nvml_library(absent)
+    assert nvml_library(lambda _name: None).NVMLError
 
 
 def test_closing_frees_what_the_driver_holds() -> None:
