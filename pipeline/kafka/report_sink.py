@@ -1,4 +1,4 @@
-"""Write what is said beside verdicts to the incident database: evidence, host health, states of jobs, alerts sent.
+"""Write what is said beside verdicts to the incident database: evidence, health, states and times of jobs, alerts.
 
 The same message gives the same rows, so it may come any number of times. A message that is none, and one that the
 database refuses while it takes others, becomes a dead letter.
@@ -14,10 +14,12 @@ from tocsin.pipeline.kafka.consumer_api import Message, RefusedMessage
 from tocsin.pipeline.kafka.topic_sink import Check, TopicSink
 from tocsin.pipeline.stores.alert_codec import decode_alert
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_time_codec import decode_attempt_time
+from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus, Store
 from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, decode_status
 from tocsin.schemas.errors import IdentityError, RowRefusedError, SchemaError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, EVIDENCE, HOST_HEALTH, JOB_STATUS
+from tocsin.schemas.kafka.topics import ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS
 
 
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class _ReportRows:
     evidence: list[EvidencePoint] = field(default_factory=list)
     health: list[HostHealth] = field(default_factory=list)
     statuses: list[JobStatus] = field(default_factory=list)
+    times: list[AttemptTime] = field(default_factory=list)
     alerts: list[AlertSent] = field(default_factory=list)
 
     def add(self, other: _ReportRows) -> None:
@@ -34,6 +37,7 @@ class _ReportRows:
         self.evidence += other.evidence
         self.health += other.health
         self.statuses += other.statuses
+        self.times += other.times
         self.alerts += other.alerts
 
     def write(self, store: Store) -> None:
@@ -44,6 +48,8 @@ class _ReportRows:
             store.write_host_health(self.health)
         if self.statuses:
             store.write_job_status(self.statuses)
+        if self.times:
+            store.write_attempt_times(self.times)
         if self.alerts:
             store.write_alerts_sent(self.alerts)
 
@@ -102,6 +108,8 @@ def _read(message: Message, check: Check | None) -> _ReportRows | RefusedMessage
             return _ReportRows(health=decode_health(message.value))
         if topic == JOB_STATUS:
             return _ReportRows(statuses=[decode_status(message.value)])
+        if topic == ETTR:
+            return _ReportRows(times=[decode_attempt_time(message.value)])
         if topic == ALERTS_SENT:
             return _ReportRows(alerts=[decode_alert(message.value)])
     except (SchemaError, IdentityError) as error:

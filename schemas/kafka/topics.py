@@ -49,12 +49,13 @@ CLOCK: Final = "clock"
 EVIDENCE: Final = "evidence"
 HOST_HEALTH: Final = "host-health"
 JOB_STATUS: Final = "job-status"
+ETTR: Final = "ettr"
 CONTROLLER_STATE: Final = "controller-state"
 ALERTS_STATE: Final = "alerts-state"
 ALERTS_SENT: Final = "alerts-sent"
 COVERED: Final = "covered"
 
-REPORTS: Final = (EVIDENCE, HOST_HEALTH, JOB_STATUS)
+REPORTS: Final = (EVIDENCE, HOST_HEALTH, JOB_STATUS, ETTR)
 """The topics with what the engine says beside its verdicts; their messages become rows, and repeat without harm."""
 
 STATES: Final = (CONTROLLER_STATE, ALERTS_STATE)
@@ -234,6 +235,14 @@ def _output_topics(prefix: str, partition_count: int) -> tuple[Topic, ...]:
         Topic(
             topic_name(JOB_STATUS, prefix),
             "cluster/job_id/attempt",
+            partition_count,
+            7 * _DAY,
+            is_compacted=True,
+            compact_after_seconds=_HOUR,
+        ),
+        Topic(
+            topic_name(ETTR, prefix),
+            "cluster/job_id/attempt/began_ns",
             partition_count,
             7 * _DAY,
             is_compacted=True,

@@ -1,4 +1,4 @@
-"""What the embedded service writes of a recording: verdicts, evidence, minutes of host health, states of its job."""
+"""What the embedded service writes of a recording: verdicts, evidence, host health, states and times of its job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tocsin.pipeline.incidents.ettr.ledger import EttrConfig
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.recording.replay import ReplayConfig, seconds_with_models
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig, played
+from tocsin.pipeline.runtime.embedded.ettr_follower import EttrFollower
 from tocsin.pipeline.runtime.embedded.followers import Followers
 from tocsin.pipeline.runtime.embedded.service_memory import ServiceMemory
 from tocsin.pipeline.runtime.embedded.store_writer import StoreWriter, Write
@@ -25,7 +27,7 @@ class EmbeddedRows:
     """The rows of one recording.
 
     Attributes:
-        write: verdicts, evidence and minutes.
+        write: verdicts, evidence, minutes and accounts of time.
         statuses: the engine's answer to ``status``, each time that the distributed engine writes it.
     """
 
@@ -56,9 +58,12 @@ def unguarded(_: str) -> Iterator[None]:
 
 
 def output_into(engine: EmbeddedEngine, writer: KeepingWriter) -> VerdictOutput:
-    """The service's output of an engine, into a writer."""
+    """The service's output of an engine and of its ledger, into a writer."""
+    ledger, followers = EttrFollower(EttrConfig(), None, writer.put), Followers(unguarded)
+    engine.taps.append(ledger.tap)
+    followers.add(ledger)
     memory = ServiceMemory(100, ProposalBook(HoldRules(), 0, lambda *_: []))
-    return VerdictOutput(engine, memory, writer, unguarded, EVIDENCE_AFTER_SECONDS, Followers(unguarded))
+    return VerdictOutput(engine, memory, writer, unguarded, EVIDENCE_AFTER_SECONDS, followers)
 
 
 def states_of(engine: EmbeddedEngine, tick_ns: int) -> list[JobStatus]:

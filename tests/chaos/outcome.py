@@ -39,7 +39,7 @@ def embedded(plays: Sequence[Play], data: Path, *, is_whole: bool = False) -> di
     Args:
         plays: what is played.
         data: the data folder.
-        is_whole: whether evidence, host health and the jobs' states are written, too.
+        is_whole: whether evidence, host health, the jobs' states and times are written, too.
     """
     if not is_whole:
         found = {play.job_id: play.embedded() for play in plays}

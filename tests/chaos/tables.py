@@ -26,10 +26,12 @@ _QUERIES = {
     " INNER JOIN (SELECT DISTINCT verdict_id, job_id FROM tocsin.incidents) AS i ON i.verdict_id = e.verdict_id",
     "host_health": "SELECT * EXCEPT (written) FROM tocsin.host_health FINAL ORDER BY host, minute",
     "job_status": "SELECT * EXCEPT (written, status_json), status_json FROM tocsin.job_status FINAL ORDER BY attempt",
+    "ettr": "SELECT * EXCEPT (written) FROM tocsin.ettr FINAL ORDER BY attempt, began",
+    "ettr_by_job": "SELECT * EXCEPT (job), job AS job_id FROM tocsin.ettr_by_job",
     "actions": "SELECT * EXCEPT written FROM tocsin.actions FINAL ORDER BY verdict_id, update_number, kind, target",
 }
 _SHOWN = "tocsin incidents"
-_BESIDE = ("incident_evidence", "host_health", "job_status")
+_BESIDE = ("incident_evidence", "host_health", "job_status", "ettr", "ettr_by_job")
 
 
 def write_embedded(data: Path, verdicts: Sequence[Verdict], rows: Sequence[EmbeddedRows] = ()) -> None:
@@ -49,6 +51,7 @@ def write_embedded(data: Path, verdicts: Sequence[Verdict], rows: Sequence[Embed
             store.write_evidence(one.write.evidence)
             store.write_host_health(one.write.health)
             store.write_job_status(one.statuses)
+            store.write_attempt_times(one.write.attempt_times)
     finally:
         store.close()
 
@@ -89,7 +92,7 @@ def _name_of(row: Rows) -> str:
     Of one verdict there may be several actions to one target, one after the other.
     """
     if "verdict_id" not in row:
-        return " ".join(str(row[name]) for name in ("host", "minute", "attempt") if name in row)
+        return " ".join(str(row[name]) for name in ("host", "minute", "attempt", "began") if name in row)
     if "metric" in row:
         return " ".join(str(row[name]) for name in ("verdict_id", "metric", "component", "ts"))
     action = f"{row['target']}{row.get('kind', '')}{row.get('update_number', '')}" if "target" in row else ""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
-from tocsin.pipeline.stores.attempt_times import AttemptTime
+from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.job_key import IDLE_JOB_ID
@@ -32,12 +32,14 @@ class EttrConfig:
         silent_ns: an attempt that was not heard for so long, and that no other one followed, ended at its last sign.
         most_jobs_count: jobs that are kept; the one that was silent for the longest time is dropped first.
         most_attempts_count: attempts of one job that are kept; the oldest is dropped first. Its stored row stays.
+        forget_ns: a job that was not heard for so long is dropped. An attempt that follows later begins a new account.
     """
 
     tell_ns: int = 60 * NS_PER_SECOND
     silent_ns: int = 3600 * NS_PER_SECOND
     most_jobs_count: int = 1024
     most_attempts_count: int = 16
+    forget_ns: int = 30 * 24 * 3600 * NS_PER_SECOND
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class EttrLedger:
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._told_ns = 0
         self._told: dict[JobKey, AttemptTime] = {}
-        """What was told last of each attempt; not part of a snapshot, because telling again changes nothing."""
+        """What was told last of each attempt; part of a snapshot, so that a restart tells what it would have told."""
 
     def on_slice(self, data: Slice) -> Sequence[AttemptTime]:
         """Take the records of one attempt in one span of time; what it costs is told by ``on_time``."""
@@ -83,7 +85,7 @@ class EttrLedger:
             return ()  # the time belongs to the attempt that followed
         account = job.attempts.get(data.job.attempt)
         if account is None:
-            account = self._begin(job, data.job.attempt, min(record.ts_ns for record in data.records))
+            account = self._begin(job, data.job, min(record.ts_ns for record in data.records))
         was_left_ns = account.left_ns
         account.last_sign_ns = max(account.last_sign_ns, data.end_ns)
         for record in data.records:
@@ -123,6 +125,7 @@ class EttrLedger:
         is_due = now_ns - self._told_ns >= self._config.tell_ns or now_ns < self._told_ns
         if is_due:
             self._told_ns = now_ns - now_ns % self._config.tell_ns
+            self._forget(now_ns)
         found = []
         for key, job in self._jobs.items():
             if is_due or job.has_news:
@@ -138,6 +141,27 @@ class EttrLedger:
             now_ns: the present.
         """
         return [told for key, job in sorted(self._jobs.items()) for told in self._accounts(key, job, now_ns)]
+
+    @property
+    def last_sign_ns(self) -> int:
+        """When any job was heard last, 0 = none is kept."""
+        return max((job.last_sign_ns for job in self._jobs.values()), default=0)
+
+    def is_settled(self, now_ns: int) -> bool:
+        """Return whether all attempts ended and were told, so that only new records can change what is told.
+
+        Args:
+            now_ns: the present.
+        """
+        return not any(
+            job.has_news or any(not told.is_over or self._is_new(told) for told in self._accounts(key, job, now_ns))
+            for key, job in self._jobs.items()
+        )
+
+    def _forget(self, now_ns: int) -> None:
+        """Drop the jobs that were not heard for too long."""
+        for name in [name for name, job in self._jobs.items() if now_ns - job.last_sign_ns >= self._config.forget_ns]:
+            self._drop(name)
 
     def _is_new(self, told: AttemptTime) -> bool:
         """Return whether an account differs from what was told last of its attempt."""
@@ -185,15 +209,17 @@ class EttrLedger:
         del self._jobs[name]
         self._told = {key: told for key, told in self._told.items() if (key.cluster, key.job_id) != name}
 
-    def _begin(self, job: _Job, number: int, begin_ns: int) -> AttemptAccount:
+    def _begin(self, job: _Job, key: JobKey, begin_ns: int) -> AttemptAccount:
         """Begin an attempt, the newest; it ends the one before it."""
         if job.attempts:
             older = job.attempts[max(job.attempts)]
             begin_ns = max(begin_ns, older.begin_ns, older.timeline.settled_ns)
             older.end_waiting(begin_ns)
-        account = job.attempts[number] = AttemptAccount(begin_ns)
+        account = job.attempts[key.attempt] = AttemptAccount(begin_ns)
         while len(job.attempts) > self._config.most_attempts_count:
-            del job.attempts[min(job.attempts)]
+            oldest = min(job.attempts)
+            del job.attempts[oldest]
+            self._told.pop(replace(key, attempt=oldest), None)
         job.has_news = True
         return account
 
@@ -208,7 +234,8 @@ class EttrLedger:
             ]
             for name, job in self._jobs.items()
         ]
-        return {PART: pack_state({"told_ns": self._told_ns, "jobs": jobs})}
+        told = [_told_state(one) for one in self._told.values()]
+        return {PART: pack_state({"told_ns": self._told_ns, "jobs": jobs, "told": told})}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Replace the state by the parts that ``snapshot`` returned.
@@ -217,10 +244,26 @@ class EttrLedger:
             SnapshotError: the part is missing, damaged or of another version.
         """
         state: dict[str, Any] = unpack_state(parts, PART)
-        self._told_ns, self._told = state["told_ns"], {}
+        self._told_ns = state["told_ns"]
+        self._told = {told.job: told for told in map(_told_from, state["told"])}
         self._jobs = {
             (cluster, job_id): _Job(
                 {number: AttemptAccount.from_state(account) for number, account in attempts}, made_step, has_news
             )
             for cluster, job_id, made_step, has_news, attempts in state["jobs"]
         }
+
+
+def _told_state(told: AttemptTime) -> list[Any]:
+    """Return an account as JSON-serialisable values."""
+    parts = [[part.value, length_ns] for part, length_ns in told.parts_ns.items()]
+    numbers = [told.steps_count, told.recomputed_steps_count, told.last_step]
+    job = [told.job.cluster, told.job.job_id, told.job.attempt]
+    return [job, told.began_ns, told.until_ns, told.told_ns, told.is_over, parts, *numbers]
+
+
+def _told_from(state: Sequence[Any]) -> AttemptTime:
+    """Return the account that ``_told_state`` described."""
+    job, began_ns, until_ns, told_ns, is_over, parts, *numbers = state
+    spent = {TimePart(part): length_ns for part, length_ns in parts}
+    return AttemptTime(JobKey(*job), began_ns, until_ns, told_ns, is_over, spent, *numbers)

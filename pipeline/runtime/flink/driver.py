@@ -33,12 +33,11 @@ from tocsin.pipeline.core.operator import UNCHANGED
 from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.runtime.embedded.engine_output import EngineOutput
+from tocsin.pipeline.runtime.flink.beside import REPORTS_FAILED, BesideVerdicts
 from tocsin.pipeline.runtime.flink.held_windows import HeldWindow, HeldWindows
 from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.outputs import Output, canary, verdict_output
 from tocsin.pipeline.runtime.flink.reduce import named_by
-from tocsin.pipeline.runtime.flink.reports import JobReports
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.errors import IdentityError, SchemaError, SnapshotError
 from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE
@@ -58,7 +57,6 @@ _LARGE_BYTES = 1 << 20
 _AHEAD_NS = 2 * NS_PER_SECOND
 """Least time by which a record's own stamp must be after Kafka's for the record to be refused."""
 OPERATOR_FAILED, STAMPS_DIFFER, KEY_DIFFERS = "operator_failed", "stamps_differ", "key_differs"
-REPORTS_FAILED = "reports_failed"
 COUNTERS = (
     "records",
     "dead_letters",
@@ -160,28 +158,29 @@ class JobDriver:
         """Name of ``COUNTERS`` -> count since the reader cleared them."""
         self.labelled: Counter[tuple[str, str, str]] = Counter()
         """(name, label, label's value) -> count since the reader cleared them."""
+        self._beside = BesideVerdicts(key.decode("utf-8", "replace"), self._identity, self.counters)
         self._engine = self._new_engine()
-        self._reports = JobReports()
         self._resume()
 
     def _new_engine(self) -> EmbeddedEngine:
         """Return an engine without state."""
-        return EmbeddedEngine(self._config.engine, models=self._models)
+        engine = EmbeddedEngine(self._config.engine, models=self._models)
+        engine.taps.append(self._beside.tap)
+        return engine
 
     def _resume(self) -> None:
         """Restore the snapshot and process the journal without its outputs."""
         parts = self._state.parts()
         if parts:
             try:
-                self._engine.restore(parts)
-                self._reports.restore(self._engine, parts)
+                self._beside.restore(self._engine, parts)
             except SnapshotError as error:
                 name = self._key.decode("utf-8", "replace")
                 way_out = "start without a savepoint, or with the version that wrote it"
                 msg = f"the state of job {name} cannot be taken over: {error}; {way_out}"
                 raise SnapshotError(msg) from error
             self._done_ns = self._engine.watermark_ns
-            self._adds = True
+            self._adds = self._done_ns is not None
         self._digests = {name: _digest(data) for name, data in parts.items()}
         for entry in self._state.journal():
             at_ns, body = _TIME.unpack_from(entry, 1)[0], entry[1 + _TIME.size :]
@@ -193,8 +192,15 @@ class JobDriver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job is left, as it ended or was silent for an hour."""
-        return not self._held and not self._engine.jobs()
+        """Whether no job is left, as it ended or was silent for an hour, and all was told of it."""
+        if self._held or self._engine.jobs():
+            return False
+        return self._done_ns is None or self._beside.is_settled(self._tick_ns(self._done_ns))
+
+    @property
+    def kept_until_ns(self) -> int:
+        """When ``on_time`` drops what is left of an idle job, 0 = nothing is left."""
+        return self._beside.kept_until_ns
 
     def on_window(self, end_ns: int, data: bytes) -> None:
         """Take the packed records of the second that ends at ``end_ns``.
@@ -218,12 +224,16 @@ class JobDriver:
         most_ns = self.next_ns + (_STEPS_COUNT - 1) * NS_PER_SECOND
         until_ns = min(watermark_ns // NS_PER_SECOND * NS_PER_SECOND, most_ns)
         if until_ns < self.next_ns:
+            if self.is_idle and 0 < self.kept_until_ns <= watermark_ns:
+                self._state.clear()
+                self._beside.forget()
             return []
         self._state.append(_TIMER + _TIME.pack(until_ns))
         found = list(self._work_off(until_ns))
         if self.is_idle:
             self._state.clear()
-            self._done_ns, self._digests, self._adds = None, {}, False
+            self._state.add(kept := self._beside.kept())
+            self._done_ns, self._digests, self._adds = None, {name: _digest(data) for name, data in kept.items()}, False
         elif self._is_snapshot_due():
             self._snapshot()
         elif self._is_quiet():
@@ -242,7 +252,7 @@ class JobDriver:
         """Process the seconds that end by this time, one after the other, and yield their outputs."""
         for end_ns in range(self.next_ns, until_ns + 1, NS_PER_SECOND):
             if self._done_ns is None or self._engine.watermark_ns is None:
-                self._engine.begin(end_ns - NS_PER_SECOND + self._config.engine.slices.lateness_ns)
+                self._engine.begin(self._tick_ns(end_ns - NS_PER_SECOND))
             for held in self._held.pop_until(end_ns):
                 yield from self._take(held)
             yield from self._tick(end_ns)
@@ -250,6 +260,10 @@ class JobDriver:
             self._since_snapshot_count += 1
             if self.is_idle:
                 return  # forgotten: what comes later begins anew
+
+    def _tick_ns(self, end_ns: int) -> int:
+        """Return the engine's time when it works off the second that ends at ``end_ns``."""
+        return end_ns + self._config.engine.slices.lateness_ns
 
     def _is_snapshot_due(self) -> bool:
         """Return whether a snapshot is due now.
@@ -305,9 +319,9 @@ class JobDriver:
 
     def _tick(self, end_ns: int) -> Iterator[Output]:
         """Run the operators at the end of a second; yield verdicts, dead letters and canaries."""
-        lateness_ns = self._config.engine.slices.lateness_ns
+        tick_ns = self._tick_ns(end_ns)
         try:
-            output = self._engine.tick(end_ns + lateness_ns)
+            output = self._engine.tick(tick_ns)
             said = [
                 self._identity.signed(verdict_output(verdict)) for verdict in output.verdicts
             ]  # which refuses what is no verdict
@@ -334,21 +348,11 @@ class JobDriver:
                 DEAD_LETTER, entry.data, entry.reason.value, entry.sentence, f"::{end_ns // NS_PER_SECOND}"
             )
         yield from said
-        yield from self._reported(output, end_ns + lateness_ns)
+        yield from self._beside.on_output(self._engine, output, tick_ns)
         every_ns = self._config.canary_seconds * NS_PER_SECOND
         if every_ns and end_ns % every_ns == 0:
             for job in self._engine.jobs():
                 yield self._identity.signed(verdict_output(canary(job, end_ns)))
-
-    def _reported(self, output: EngineOutput, tick_ns: int) -> list[Output]:
-        """Return the messages beside the verdicts; where making them fails, the reports begin without a past."""
-        try:
-            return [self._identity.signed(one) for one in self._reports.on_output(self._engine, output, tick_ns)]
-        except Exception:  # noqa: BLE001  # supervising: evidence is not worth a verdict
-            _LOG.exception("reports failed", extra={"key": self._key.decode("utf-8", "replace")})
-            self.counters[REPORTS_FAILED] += 1
-            self._reports = JobReports()
-            return []
 
     def _refused(self, where: str, record: bytes, reason: str, detail: str, origin: str) -> Output:
         """Count a refused record and return it with its reason and origin, for the topic ``where``."""
@@ -369,7 +373,7 @@ class JobDriver:
     def _snapshot(self) -> None:
         """Write the changed parts of a snapshot and begin a new journal with the windows that wait."""
         have = self._digests.keys() if self._adds else ()
-        parts = {**self._engine.snapshot(have), **self._reports.snapshot(self._engine, have)}
+        parts = {**self._engine.snapshot(have), **self._beside.snapshot(self._engine, have)}
         known = self._digests
         digests = {name: known[name] if data == UNCHANGED else _digest(data) for name, data in parts.items()}
         changed = {name: data for name, data in parts.items() if known.get(name) != digests[name]}

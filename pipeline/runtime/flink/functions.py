@@ -152,6 +152,8 @@ class DriveJob(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no ty
         yield from self._rows(driver, driver.on_time(now_ms * _NS_PER_MS))
         if driver.is_idle:
             del self._drivers[key]
+            if driver.kept_until_ns:
+                ctx.timer_service().register_event_time_timer(driver.kept_until_ns // _NS_PER_MS)
         else:
             ctx.timer_service().register_event_time_timer(driver.next_ns // _NS_PER_MS)
 

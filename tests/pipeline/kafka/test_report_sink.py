@@ -9,6 +9,7 @@ from tests.hand_clock import HandClock
 from tests.pipeline.kafka.kit import WaitingSource
 from tests.pipeline.stores.samples import JOB, ONSET
 from tests.pipeline.stores.test_alert_codec import ROW
+from tests.pipeline.stores.test_attempt_time_codec import TOLD
 from tests.pipeline.stores.test_report_codec import STATE, point
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.report_sink import ReportSink
@@ -16,10 +17,11 @@ from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 from tocsin.pipeline.lab.testing.messages import MemoryBox
 from tocsin.pipeline.lab.testing.store import MemoryStore
 from tocsin.pipeline.stores.alert_codec import encode_alert
+from tocsin.pipeline.stores.attempt_time_codec import encode_attempt_time
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.report_codec import encode_evidence, encode_health, encode_status
 from tocsin.schemas.errors import IdentityError, RowRefusedError, StoreAwayError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, EVIDENCE, HOST_HEALTH, JOB_STATUS, LATE, topic_name
+from tocsin.schemas.kafka.topics import ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS, LATE, topic_name
 from tocsin.schemas.reasons import IdentityRefusal
 
 MINUTE = HostHealth(JOB, "n1", ONSET, 60, 1, 2)
@@ -46,14 +48,15 @@ def test_each_topic_fills_its_table() -> None:
         (EVIDENCE, SERIES),
         (HOST_HEALTH, MINUTES),
         (JOB_STATUS, encode_status(STATUS)),
+        (ETTR, encode_attempt_time(TOLD)),
         (ALERTS_SENT, encode_alert(ROW)),
     )
     sink = drained(messages(*reported), store, box)
 
     assert [one.ts_ns for one in store.evidence] == [point(1).ts_ns, point(2).ts_ns]
     assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])
-    assert store.alerts_sent == [ROW]
-    assert sink.counters == {"written": 4, "committed": 4}
+    assert (store.alerts_sent, store.attempt_times) == ([ROW], [TOLD])
+    assert sink.counters == {"written": 5, "committed": 5}
 
 
 def test_what_is_no_report_becomes_a_dead_letter_and_stops_nothing() -> None:

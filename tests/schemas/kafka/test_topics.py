@@ -130,6 +130,7 @@ def test_names_and_kinds_are_the_same_for_good() -> None:
         "tocsin.evidence",
         "tocsin.host-health",
         "tocsin.job-status",
+        "tocsin.ettr",
         "tocsin.dead-letter",
         "tocsin.late",
         "tocsin.controller-state",

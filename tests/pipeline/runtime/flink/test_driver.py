@@ -29,7 +29,7 @@ from tocsin.pipeline.runtime.flink.reduce import reduce_and_pack
 from tocsin.pipeline.runtime.job_pipeline import BundleResult, JobPipeline
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.errors import SnapshotError
-from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE, VERDICTS
+from tocsin.schemas.kafka.topics import DEAD_LETTER, ETTR, LATE, REPORTS, VERDICTS
 from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Frame, JobRecord, Severity
 from tocsin.schemas.wire.codec import encode
 
@@ -208,7 +208,7 @@ def test_what_is_no_record_goes_to_the_dead_letters_and_the_rest_goes_on(
 ) -> None:
     driver = JobDriver(CONFIG, KEY, MemoryState())
     driver.on_window(second_of(records[0]), pack([encode(records[0]), b"poison"], ["in.steps:1:41", "in.steps:1:42"]))
-    [dead_letter] = driver.on_time(second_of(records[0]))
+    [dead_letter] = [one for one in driver.on_time(second_of(records[0])) if one.topic not in REPORTS]
 
     assert (dead_letter.topic, dead_letter.key, dead_letter.value) == (DEAD_LETTER, KEY, b"poison")
     reported = {name: data.decode() for name, data in dead_letter.headers.items()}
@@ -252,13 +252,13 @@ def test_an_operator_that_fails_costs_its_job_the_past_and_nobody_a_restart(
     end_ns = second_of(records[0])
     driver.on_window(end_ns, pack([encode(records[0])], ["t:0:0"]))
     monkeypatch.setattr(EmbeddedEngine, "tick", _broken)
-    [dead_letter] = driver.on_time(end_ns)
+    dead_letter, *_ = driver.on_time(end_ns)
     monkeypatch.undo()
 
     assert dead_letter.headers["reason"] == OPERATOR_FAILED.encode()
     assert b"ZeroDivisionError" in dead_letter.headers["detail"]
     driver.on_window(end_ns + NS_PER_SECOND, pack([encode(replace(records[1], ts_ns=end_ns))], ["t:0:1"]))
-    assert driver.on_time(end_ns + NS_PER_SECOND) == []
+    assert {one.topic for one in driver.on_time(end_ns + NS_PER_SECOND)} == {ETTR}
     assert driver.counters[OPERATOR_FAILED] == 1
 
 
@@ -323,18 +323,24 @@ def test_a_state_of_another_version_is_refused_in_a_sentence(records: list[JobRe
         JobDriver(CONFIG, KEY, stream.state)
 
 
-def test_a_job_that_is_over_leaves_nothing_behind(records: list[JobRecord]) -> None:
+def test_a_job_that_is_over_leaves_its_times_behind_for_a_month(records: list[JobRecord]) -> None:
     state = MemoryState()
     driver = JobDriver(CONFIG, KEY, state)
     first = records[0].ts_ns // NS_PER_SECOND + 1
     driver.on_window(first * NS_PER_SECOND, pack([encode(records[0])], ["t:0:0"]))
-    for second in range(first, first + 3610):
+    for second in range(first, first + 3670):
         driver.on_time(second * NS_PER_SECOND)
         if driver.is_idle:
             break
 
     assert driver.is_idle
-    assert (state.parts(), state.journal()) == ({}, [])
+    assert ([*state.parts()], state.journal()) == (["times/ettr"], [])
+    driver = JobDriver(CONFIG, KEY, state)
+    assert driver.is_idle
+    assert driver.on_time(driver.kept_until_ns - 1) == []
+    assert state.parts()
+    assert driver.on_time(driver.kept_until_ns) == []
+    assert (driver.kept_until_ns, state.parts(), state.journal()) == (0, {}, [])
 
 
 def test_a_canary_every_five_seconds_accuses_nobody(records: list[JobRecord]) -> None:

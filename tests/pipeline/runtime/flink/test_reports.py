@@ -11,7 +11,8 @@ import pytest
 from tests.chaos.embedded_rows import KeepingWriter, output_into
 from tests.pipeline.runtime.flink.stream import END_SECOND, KEY, Stream, second_of
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
-from tocsin.pipeline.runtime.flink.driver import REPORTS_FAILED, DriverConfig, JobDriver
+from tocsin.pipeline.runtime.flink.beside import REPORTS_FAILED
+from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
 from tocsin.pipeline.runtime.flink.memory_state import MemoryState
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.runtime.flink.packing import pack
