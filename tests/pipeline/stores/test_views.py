@@ -13,6 +13,7 @@ import pytest
 
 from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.samples import verdict
+from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange, HostHealth
 from tocsin.pipeline.stores.rows import Cell
 from tocsin.pipeline.stores.sql_store import SqlStore
@@ -95,6 +96,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
         opened.write_host_health([HostHealth(jobs[2], "n3", NOW - DAY - 9_000 * 60 * SECOND, 0, 0, 12)])
         action = Advice("stands", 1, jobs[1], ActionKind.RESTART, None, "x", "job", NOW, NOW + SECOND, dry_run=True)
         opened.write_actions([ActionChange(action, ActionState.PROPOSED, NOW, "")])
+        spent = {TimePart.PRODUCTIVE: 2 * DAY, TimePart.IDLE: DAY}
+        opened.write_attempt_times([AttemptTime(jobs[1], NOW - 4 * DAY, NOW, NOW, is_over=False, parts_ns=spent)])
         judge(opened, "wrong", is_true=False)
         judge(opened, "second", is_true=True)
         yield opened
@@ -125,6 +128,12 @@ def test_each_documented_query_runs_and_finds_something(store: SqlStore, title: 
 def test_what_is_wrong_now(store: SqlStore) -> None:
     found = ask(store, queries()["What is wrong now"])
     assert [row["verdict_id"] for row in found] == ["mild", "nobody", "stands"]
+
+
+def test_effective_training_time_with_what_is_unattributed(store: SqlStore) -> None:
+    [row] = ask(store, queries()["Effective training time"])
+    assert (row["job"], row["attempts"], row["is_over"], row["ettr"]) == ("job-1", 1, False, 0.5)
+    assert (row["idle_seconds"], row["unattributed_seconds"]) == (86_400.0, 86_400.0)
 
 
 def test_a_host_s_past_ends_after_90_days_and_has_the_end_of_each(store: SqlStore) -> None:
