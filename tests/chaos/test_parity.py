@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.chaos.engine import Distributed
-from tests.chaos.outcome import table_text
+from tests.chaos.outcome import read_tables, table_text
 from tests.chaos.plays import both_orders, streams
 from tests.chaos.recordings import simulated
 from tocsin.cli.cluster.broker import Broker
@@ -31,3 +31,5 @@ def test_several_jobs_on_the_same_topics_in_both_orders(
     print(table_text(outcomes))
     assert [one.differs for one in outcomes] == [""] * len(plays)
     assert all(one.line_count for one in outcomes)
+    wanted = read_tables(tmp_path / f"{topic_prefix}-data")
+    assert [bool(tables["ettr"] and tables["ettr_by_job"]) for tables in wanted.values()] == [True] * len(plays)

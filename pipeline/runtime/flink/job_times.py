@@ -14,7 +14,7 @@ from tocsin.pipeline.incidents.ettr.ledger import EttrConfig, EttrLedger
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.stores.attempt_time_codec import attempt_time_key, encode_attempt_time
 from tocsin.schemas.kafka.topics import ETTR
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Verdict
 
 PREFIX: Final = "times/"
@@ -29,6 +29,7 @@ class JobTimes:
         self._config = EttrConfig()
         self._ledger = EttrLedger(self._config)
         self._slices: list[Slice] = []
+        self._tick_ns = 0
 
     def tap(self, bundle: SliceBundle) -> None:
         """Keep the slice of a second that the operators took, until ``on_output``; add it to the engine's taps."""
@@ -41,6 +42,9 @@ class JobTimes:
             verdicts: the lines of this second.
             tick_ns: the engine's time.
         """
+        if tick_ns - self._tick_ns != NS_PER_SECOND:
+            self._ledger.on_time(tick_ns - NS_PER_SECOND)  # no news: it passes the minutes for which nothing was due
+        self._tick_ns = tick_ns
         slices, self._slices = self._slices, []
         for data in slices:
             self._ledger.on_slice(data)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.incidents.ettr.ledger import EttrConfig, EttrLedger
@@ -248,77 +245,3 @@ def _at(second: float) -> int:
 def _event(second: float, rank: int, name: str, attempt: int = 0, **payload: object) -> Event:
     job = replace(JOB, attempt=attempt)
     return Event(job, "n", _at(second), rank, EventSource.PROCESS, name, Severity.INFO, payload)
-
-
-@st.composite
-def happenings(draw: st.DrawFn) -> list[tuple[Slice, list[Verdict]]]:
-    """Draw slices and verdicts of up to three attempts, in an order that nobody would expect."""
-    found: list[tuple[Slice, list[Verdict]]] = []
-    attempt, second = 0, 0
-    for _ in range(draw(st.integers(1, 25))):
-        second += draw(st.integers(1, 40))
-        attempt = min(2, attempt + draw(st.sampled_from((0, 0, 0, 0, 1))))
-        job = replace(JOB, attempt=draw(st.sampled_from((attempt, attempt, max(0, attempt - 1)))))
-        records: list[JobRecord] = []
-        for rank in range(draw(st.integers(0, 3))):
-            name, edge = draw(st.sampled_from(NAMES)), draw(st.sampled_from(("begin", "end")))
-            payload = {"edge": edge, "phase": "checkpoint", "code": draw(st.integers(0, 1))}
-            records.append(_event(second - draw(st.floats(0, 1)), rank, name, job.attempt, **payload))
-        rows = [
-            StepRecord(
-                _at(second) - draw(st.integers(0, 10**9)), rank, draw(st.integers(0, 20)), draw(st.floats(0, 90))
-            )
-            for rank in range(draw(st.integers(0, 3)))
-        ]
-        records += [StepBatch(job, "n", _at(second) - 1, tuple(rows))] if rows else []
-        verdicts = [
-            Verdict(
-                f"{draw(st.integers(0, 3))}",
-                job,
-                draw(st.sampled_from(FaultKind)),
-                "unknown",
-                (),
-                _at(second - draw(st.integers(0, 60))),
-                _at(second),
-                1.0,
-                ActionKind.NONE,
-                "",
-                (),
-                draw(st.sampled_from(VerdictState)),
-                draw(st.integers(0, 1)),
-                0,
-            )
-            for _ in range(draw(st.integers(0, 2)))
-        ]
-        found.append((Slice(job, _at(second - 1), _at(second), tuple(records)), verdicts))
-    return found
-
-
-NAMES = (events.HELLO, events.STAGE, events.PHASE, events.STOPPED, events.EXIT, events.BYE, events.PROCESS_GONE)
-
-
-@settings(max_examples=150, deadline=None)
-@given(happenings(), st.integers(0, 25))
-def test_parts_and_unattributed_sum_to_the_wall_time_and_a_restore_changes_nothing(
-    drawn: list[tuple[Slice, list[Verdict]]], restored_at: int
-) -> None:
-    ledger, other = EttrLedger(), EttrLedger()
-    now_ns = START_NS
-    for place, (data, verdicts) in enumerate(drawn):
-        if place == restored_at:
-            kept, other = other.snapshot(), EttrLedger()
-            other.restore(kept)
-        for one in (ledger, other):
-            one.on_slice(data)
-            one.on_verdicts(verdicts)
-        now_ns = max(now_ns, data.end_ns)
-    for later_ns in (now_ns, now_ns + 30 * NS_PER_SECOND):
-        found = ledger.accounts(later_ns)
-        assert other.accounts(later_ns) == found
-        for told in found:
-            assert min(told.parts_ns.values(), default=0) >= 0
-            assert told.unattributed_ns >= 0
-            assert sum(told.parts_ns.values()) + told.unattributed_ns == told.wall_ns
-        for before, after in pairwise(found):
-            assert before.until_ns == after.began_ns
-    assert other.snapshot() == ledger.snapshot()
