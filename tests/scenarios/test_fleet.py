@@ -8,116 +8,21 @@ from typing import Any
 
 import pytest
 
-from tocsin.pipeline.incidents.fleet.config import DAY_NS, FleetConfig
-from tocsin.pipeline.incidents.fleet.view import FleetView
+from tests.fleet_timelines import HOUR, Fleet, named
+from tocsin.pipeline.incidents.fleet.config import DAY_NS
 from tocsin.schemas import events
 from tocsin.schemas.job_key import FLEET_JOB_ID
-from tocsin.schemas.operator_notes import Feedback, Maintenance
+from tocsin.schemas.operator_notes import Maintenance
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, Event, EventSource, HostStatus, JobKey, Severity
+from tocsin.schemas.records import IDLE_JOB_ID, HostStatus, JobKey
 from tocsin.schemas.verdicts import (
     ActionKind,
     Component,
     ComponentKind,
-    Evidence,
-    FaultKind,
     Suspect,
     Verdict,
     VerdictState,
-    Witness,
-    WitnessKind,
 )
-
-START_NS = 1_800_000_000 * NS_PER_SECOND
-HOUR = 3600.0
-
-
-class Fleet:
-    """A fleet of hosts that are heard at each step of the time.
-
-    Attributes:
-        lines: all lines of the view.
-    """
-
-    def __init__(self, host_count: int = 288, leaf_hosts_count: int = 16) -> None:
-        self.view = FleetView(FleetConfig(), "c")
-        self.hosts = [f"n{row:03d}" for row in range(host_count)]
-        self.leaf_hosts_count = leaf_hosts_count
-        self.seconds = 0.0
-        self.lines: list[Verdict] = []
-        self.busy: dict[str, str] = {}
-        self.mute: set[str] = set()
-        self.at(0.0)
-        for row, host in enumerate(self.hosts):
-            self.view.hosts.place(host, f"leaf{row // leaf_hosts_count}")
-
-    @property
-    def now_ns(self) -> int:
-        return START_NS + int(self.seconds * NS_PER_SECOND)
-
-    def at(self, seconds: float) -> None:
-        """Let the time go on to a second."""
-        self.seconds = seconds
-        for host in self.hosts:
-            if host not in self.mute:
-                self.view.hosts.heard(host, self.busy.get(host, IDLE_JOB_ID), self.now_ns)
-        self.lines += self.view.on_time(self.now_ns)
-
-    def run(self, seconds: float, step: float = 30.0) -> None:
-        """Let the time pass in small steps."""
-        end = self.seconds + seconds
-        while self.seconds < end:
-            self.at(min(end, self.seconds + step))
-
-    def event(self, host: str, name: str, age_seconds: float = 0.0, job: str = "", **payload: object) -> None:
-        key = JobKey("c", job or self.busy.get(host, IDLE_JOB_ID))
-        ts_ns = self.now_ns - int(age_seconds * NS_PER_SECOND)
-        reported = Event(key, host, ts_ns, -1, EventSource.KERNEL, name, Severity.FATAL, payload)
-        self.view.on_host_events([reported], self.now_ns)
-
-    def verdict(self, host: str, xid: int, job: str = "j1", *seen_by: str, check: bool = False) -> Verdict:
-        """Give the view a job's verdict about a host, and return it."""
-        witnesses = [Witness(one, WitnessKind.PEERS_WAIT) for one in seen_by]
-        witnesses += [Witness(host, WitnessKind.CHECK)] if check else []
-        made = Verdict(
-            f"{job}-{host}-{xid}-{int(self.seconds)}",
-            JobKey("c", job),
-            FaultKind.FAIL_STOP,
-            "gpu_execution_error",
-            (Suspect(Component(ComponentKind.HOST, host)),),
-            self.now_ns,
-            self.now_ns,
-            0.9,
-            ActionKind.EVICT,
-            Reason.HARDWARE_EVENT.value,
-            (Evidence("hardware", "xid", 2.0, self.now_ns, self.now_ns, f"{host}: XID {xid}: broken"),),
-            VerdictState.CONFIRMED,
-            0,
-            self.now_ns,
-            None,
-            tuple(witnesses),
-        )
-        self.view.on_verdicts([made], self.now_ns)
-        return made
-
-    def feedback(self, verdict_id: str, *, is_true: bool) -> None:
-        said = Feedback("c", verdict_id, is_true, "looked at it", "uid:1", self.now_ns)
-        self.view.on_feedback(said, self.now_ns)
-
-    def opened(self, job: str = "") -> list[Verdict]:
-        """First lines, of one job or of all."""
-        return [one for one in self.lines if one.update == 0 and job in ("", one.job.job_id)]
-
-    def restart(self) -> None:
-        """Go on with a new view that restores the old one's state."""
-        parts = self.view.snapshot()
-        self.view = FleetView(FleetConfig(), "c")
-        self.view.restore(parts)
-        assert self.view.snapshot() == parts
-
-
-def named(verdict: Verdict) -> list[str]:
-    return [one.component.name for one in verdict.suspects]
 
 
 class TestComplaint1SingleFatalSamples:

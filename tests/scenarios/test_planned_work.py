@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fleet_timelines import HOUR, Fleet, named
 from tests.pipeline.runtime.embedded.noted_life import NotedLife
 from tests.pipeline.waiting import until
-from tests.scenarios.test_fleet import HOUR, Fleet, named
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
@@ -17,7 +17,7 @@ from tocsin.pipeline.runtime.embedded.note_follower import attach_notes
 from tocsin.schemas import events
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.operator_notes import Maintenance
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, Severity
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Verdict, VerdictState
 
 
@@ -177,6 +177,7 @@ def test_nobody_is_told_of_a_jobs_failure_under_its_planned_work_until_it_ends(l
 
 
 def test_a_persons_word_reaches_the_fleet_and_so_does_its_contrary(life: OnceUpheld) -> None:
+    life.job.event(3, events.XID, Severity.FATAL, code=79)
     life.job.kill(3)
     life.run(10)
     [verdict] = life.service.engine.live_verdicts()

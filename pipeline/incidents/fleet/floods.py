@@ -114,9 +114,18 @@ class Floods:
         name = key.removeprefix("fleet/")
         if name.startswith(_MONITORING) or name in LINK_SIGNALS:  # a host says, or shows, that it is over
             return len(self._seen_ns.get(name, {})) < self._config.min_hosts_count
-        verdict, times = self._book.live[key], sorted(self._seen_ns.get(name, {}).values())
-        last_ns = times[-1] if times else verdict.onset_ns
-        usual_ns = (last_ns - verdict.onset_ns) // max(1, len(times) - 1)
+        return self._is_over(list(self._seen_ns.get(name, {}).values()), self._book.live[key].onset_ns, now_ns)
+
+    def _is_over(self, times: Sequence[int], onset_ns: int, now_ns: int) -> bool:
+        """Return whether the pause since the last of some reports is longer than chance explains.
+
+        Args:
+            times: per host, when it gave the signal last.
+            onset_ns: the first report.
+            now_ns: the present time.
+        """
+        last_ns = max(times, default=onset_ns)
+        usual_ns = (last_ns - onset_ns) // max(1, len(times) - 1)
         quiet_ns = min(
             self._config.most_quiet_ns,
             max(self._config.least_quiet_ns, round(-math.log(self._config.chance_ratio) * usual_ns)),
@@ -150,6 +159,8 @@ class Floods:
             self._open(name, of_leaf, now_ns, self._config.leaf_window_ns, leaf)
             return
         times, cause = list(by_host.values()), self._causes.get(name, "")
+        if self._is_over(times, min(times), now_ns):
+            return  # old verdicts, read at a first start: what is over opens nothing
         window_ns, _ = exceeding_window(self._config, times, self._hosts.count, now_ns, cause)
         if window_ns and (not name.startswith(_MONITORING) or window_ns == self._config.windows_ns[0]):
             hosts = [host for host, ts_ns in by_host.items() if now_ns - ts_ns <= window_ns]

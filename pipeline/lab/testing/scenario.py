@@ -9,7 +9,7 @@ from tocsin.pipeline.incidents.transitions import LifeCheck
 from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, JobRecord
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.codec import encode
 
@@ -60,10 +60,12 @@ class Scenario:
     Attributes:
         shape: settings of the job.
         engine_config: settings of the engine under test.
+        followers: functions that are given each second's records and verdict lines, and its end in Unix nanoseconds.
     """
 
     shape: JobShape = field(default_factory=JobShape)
     engine_config: EngineConfig = field(default_factory=EngineConfig)
+    followers: list[Callable[[Sequence[JobRecord], Sequence[Verdict], int], None]] = field(default_factory=list)
     plan: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     wants: list[_Want] = field(default_factory=list)
     job: FakeJob = field(init=False)
@@ -99,9 +101,13 @@ class Scenario:
             now = (self.job.now_ns - start_ns) / NS_PER_SECOND
             while plan and plan[0][0] <= now:
                 plan.pop(0)[1]()
-            for record in self.job.second():
+            records = list(self.job.second())
+            for record in records:
                 self.engine.take(encode(record))
-            self.verdicts.extend(self.engine.tick(self.job.now_ns).verdicts)
+            lines = self.engine.tick(self.job.now_ns).verdicts
+            self.verdicts.extend(lines)
+            for follower in self.followers:
+                follower(records, lines, self.job.now_ns)
         for extra in (1, 2):
             self.verdicts.extend(self.engine.tick(self.job.now_ns + extra * NS_PER_SECOND).verdicts)
         if wrong := LifeCheck().see_all(self.verdicts):
