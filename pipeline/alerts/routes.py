@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-import jsonschema
-
 from tocsin.pipeline.alerts.adapters.kinds import AdapterKind, Schema, check_settings
 from tocsin.pipeline.alerts.flood import FloodLimits
 from tocsin.pipeline.alerts.notice import AlertSeverity
-from tocsin.pipeline.alerts.route_file import MarkedFile, Place, read_marked
 from tocsin.pipeline.alerts.route_schema import frame_schema
+from tocsin.pipeline.core.marked_file import MarkedFile, Place, check_schema, read_marked, unknown_word
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.reasons import Reason
@@ -195,14 +192,8 @@ def load_routes(path: Path, registry: Mapping[str, AdapterKind]) -> RouteConfig:
     Raises:
         ConfigError: names file, line and key of the first mistake.
     """
-    file = read_marked(path)
-    error = min(
-        jsonschema.Draft202012Validator(frame_schema({"type": "object", "minProperties": 1})).iter_errors(file.value),
-        key=lambda one: (one.validator == "required", file.lines.get(tuple(one.absolute_path), 0)),
-        default=None,
-    )
-    if error is not None:
-        raise _error_of(error, file)
+    file = read_marked(path, "alerts file")
+    check_schema(file, frame_schema({"type": "object", "minProperties": 1}))
     content: Any = file.value
     places = {}
     for name, settings in content["receivers"].items():
@@ -314,7 +305,7 @@ def _check_names(file: MarkedFile, content: Mapping[str, Any]) -> None:
             raise ConfigError(file.where(("routes", index, "name")), route["name"], "a name of its own")
         seen.add(route["name"])
         if route["receiver"] not in receivers:
-            raise _unknown(file.where(("routes", index, "receiver")), route["receiver"], receivers)
+            raise unknown_word(file.where(("routes", index, "receiver")), route["receiver"], receivers)
     if "watchdog" in content:
         _check_watchdog(file, content["watchdog"], receivers)
 
@@ -328,7 +319,7 @@ def _check_watchdog(file: MarkedFile, watchdog: Mapping[str, Any], receivers: Ma
     name = watchdog["receiver"]
     where = file.where(("watchdog", "receiver"))
     if name not in receivers:
-        raise _unknown(where, name, receivers)
+        raise unknown_word(where, name, receivers)
     kind = receivers[name]["kind"]
     if kind in _NO_WATCHDOGS:
         raise ConfigError(where, name, f"a receiver that notices absence, not {kind}: an alertmanager or a webhook")
@@ -339,31 +330,3 @@ def _check_watchdog(file: MarkedFile, watchdog: Mapping[str, Any], receivers: Ma
             f"at most {longest_seconds:g}, twice the receiver's resend_seconds: the alert ends by itself thrice as late"
         )
         raise ConfigError(file.where(("watchdog", "every_seconds")), watchdog["every_seconds"], text)
-
-
-def _unknown(where: str, value: object, known: Mapping[str, Any]) -> ConfigError:
-    """Return the error of a word that is none of the known ones."""
-    near = difflib.get_close_matches(str(value), list(known), 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return ConfigError(where, value, f"one of {', '.join(sorted(known))}{hint}")
-
-
-def _error_of(error: Any, file: MarkedFile) -> ConfigError:
-    """Return the error of the schema's checker as one that names file, line and key."""
-    while error.validator == "anyOf" and error.context:
-        error = max(error.context, key=lambda one: len(one.absolute_path))
-        if error.validator == "type" and isinstance(error.instance, str):
-            error = next((one for one in error.parent.context if one.validator == "enum"), error)
-    place: Place = tuple(error.absolute_path)
-    if error.validator == "additionalProperties":
-        known = error.schema["properties"]
-        wrong = next(name for name in error.instance if name not in known)
-        return _unknown(file.where((*place, wrong)), wrong, known)
-    if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in error.instance)
-        return ConfigError(file.where((*place, missing)), None, "given")
-    if error.validator == "enum":
-        return _unknown(file.where(place), error.instance, dict.fromkeys(map(str, error.validator_value)))
-    return ConfigError(
-        file.where(place), error.instance, f"as the schema says ({error.validator} {error.validator_value})"
-    )

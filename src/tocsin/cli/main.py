@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),
         "status": ("tocsin.cli.status", "what reports and what does not: why is there no verdict?"),
         "alerts": ("tocsin.cli.alerts", "who is told: check a routes file, send a test, list what was told"),
+        "policy": ("tocsin.cli.policy", "what is done about which verdict: check, explain and replay a policy file"),
         "token": ("tocsin.cli.token", "credentials of hosts: issue, list, rotate, revoke"),
         "causes": ("tocsin.cli.causes", "list the causes that a verdict can name"),
         "flight-recorder": (
@@ -102,6 +103,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "serve",
             "agent",
             "alerts",
+            "policy",
             "config",
             "token",
             "migrate",

@@ -1,15 +1,23 @@
-"""A YAML file as plain values, with the line of each key, so that an error can name its place."""
+"""A YAML file as plain values, with the line of each key, so that an error names file, line and key.
+
+``read_marked`` reads it, ``check_schema`` holds it against a JSON Schema.
+"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import jsonschema
 import yaml
 
 from tocsin.schemas.errors import ConfigError
 
+Schema = dict[str, object]
+"""A JSON Schema, draft 2020-12."""
 Place = tuple[str | int, ...]
 """Keys and list indexes that lead to a value, outermost first."""
 _MOST_BYTES: Final = 1_000_000
@@ -40,8 +48,12 @@ class MarkedFile:
         return f"{self.path}:{self.lines.get(known, 1)}" + (f": {key}" if key else "")
 
 
-def read_marked(path: Path) -> MarkedFile:
+def read_marked(path: Path, what: str) -> MarkedFile:
     """Return the content of a YAML file with the line of each value.
+
+    Args:
+        path: the file.
+        what: what the file is, for errors, e.g. ``alerts file``.
 
     Raises:
         ConfigError: the file cannot be read, is no YAML, is too large, or holds a key twice.
@@ -51,9 +63,9 @@ def read_marked(path: Path) -> MarkedFile:
             data = file.read(_MOST_BYTES + 1)
         text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("alerts file", str(path), f"a text file that can be read ({error})") from error
+        raise ConfigError(what, str(path), f"a text file that can be read ({error})") from error
     if len(data) > _MOST_BYTES:
-        raise ConfigError("alerts file", str(path), f"at most {_MOST_BYTES} bytes")
+        raise ConfigError(what, str(path), f"at most {_MOST_BYTES} bytes")
     try:
         loader = yaml.SafeLoader(text)
         walker = _Walker(path, loader)
@@ -65,6 +77,56 @@ def read_marked(path: Path) -> MarkedFile:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
         raise ConfigError(f"{path}:{line}", "(not shown)", f"YAML ({problem})") from error
     return MarkedFile(path, value, walker.lines)
+
+
+def check_schema(file: MarkedFile, schema: Schema) -> None:
+    """Check the content of a file against a JSON Schema.
+
+    Raises:
+        ConfigError: names file, line and key of the first mistake, and the nearest known word.
+    """
+    error = min(
+        jsonschema.Draft202012Validator(schema).iter_errors(file.value),
+        key=lambda one: (one.validator == "required", file.lines.get(tuple(one.absolute_path), 0)),
+        default=None,
+    )
+    if error is not None:
+        raise _error_of(error, file)
+
+
+def unknown_word(where: str, value: object, known: Iterable[str]) -> ConfigError:
+    """Return the error of a word that is none of the known ones.
+
+    Args:
+        where: file, line and key, as ``MarkedFile.where`` returns them.
+        value: the word.
+        known: the words that may stand there.
+    """
+    words = sorted(known)
+    near = difflib.get_close_matches(str(value), words, 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return ConfigError(where, value, f"one of {', '.join(words)}{hint}")
+
+
+def _error_of(error: Any, file: MarkedFile) -> ConfigError:
+    """Return the error of the schema's checker as one that names file, line and key."""
+    while error.validator == "anyOf" and error.context:
+        error = max(error.context, key=lambda one: len(one.absolute_path))
+        if error.validator == "type" and isinstance(error.instance, str):
+            error = next((one for one in error.parent.context if one.validator == "enum"), error)
+    place: Place = tuple(error.absolute_path)
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"]
+        wrong = next(name for name in error.instance if name not in known)
+        return unknown_word(file.where((*place, wrong)), wrong, known)
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        return ConfigError(file.where((*place, missing)), None, "given")
+    if error.validator == "enum":
+        return unknown_word(file.where(place), error.instance, map(str, error.validator_value))
+    return ConfigError(
+        file.where(place), error.instance, f"as the schema says ({error.validator} {error.validator_value})"
+    )
 
 
 class _Walker:

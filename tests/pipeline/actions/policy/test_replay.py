@@ -1,0 +1,166 @@
+"""Replays: floods of one class, real faults among them, and events that hide no decision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.pipeline.actions.policy.samples import JOB, A, at, event, ladder, seen, verdict
+from tocsin.pipeline.actions.policy.class_guard import ClassGuard
+from tocsin.pipeline.actions.policy.replay import Decision, DecisionOutcome, replay
+from tocsin.schemas.records import Event
+from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
+
+HOUR = 3600
+
+
+def decided(verdicts: Sequence[Verdict], events: Sequence[Event] = ()) -> list[Decision]:
+    ordered = sorted(verdicts, key=lambda one: one.detected_ns)
+    return list(replay(ordered, sorted(events, key=lambda one: one.ts_ns), ClassGuard(ladder())))
+
+
+def taken(decisions: Sequence[Decision]) -> list[str]:
+    hard = {A.EVICT, A.DRAIN}
+    return [
+        one.target.name
+        for one in decisions
+        if one.outcome is DecisionOutcome.ACT and one.kind in hard and one.target is not None
+    ]
+
+
+def flood(spread_seconds: float) -> list[Verdict]:
+    """214 machines of 288, one class: links that train after a boot."""
+    return [
+        verdict(
+            "nvlink_error",
+            hosts=(f"n{number:03}",),
+            seconds=number * spread_seconds / 214,
+            job=replace(JOB, job_id=f"j{number // 8}"),
+        )
+        for number in range(214)
+    ]
+
+
+REAL = (
+    ("gpu_card_drop", "n250"),
+    ("ecc_error", "n251"),
+    ("machine_unreachable", "n252"),
+    ("thermal_throttle", "n253"),
+    ("process_frozen", "n254"),
+)
+
+
+@pytest.mark.parametrize("spread_seconds", [60.0, HOUR * 24.0, HOUR * 24 * 24.5])
+def test_a_flood_takes_two_machines_and_real_faults_act_meanwhile(spread_seconds: float) -> None:
+    real = [
+        verdict(cause, hosts=(name,), seconds=spread_seconds * (index + 1) / 6)
+        for index, (cause, name) in enumerate(REAL)
+    ]
+    found = decided([*flood(spread_seconds), *real])
+    flooded = [name for name in taken(found) if int(name[1:]) < 214]
+    acted = {(one.verdict_id, one.kind.value) for one in found if one.outcome is DecisionOutcome.ACT}
+
+    assert len(flooded) == 2
+    assert {name for _, name in REAL[:4]} <= set(taken(found))
+    assert acted >= {(real[0].verdict_id, "evict"), (real[3].verdict_id, "drain"), (real[4].verdict_id, "restart")}
+    waiting = Counter(one.by for one in found if one.outcome is DecisionOutcome.WAIT_APPROVAL)
+    assert waiting == {"class_unproven": 212}
+
+
+def test_one_verdict_on_many_machines_is_a_flood_too() -> None:
+    one = verdict("nvlink_error", hosts=tuple(f"n{number:03}" for number in range(214)))
+
+    assert len(taken(decided([one]))) == 2
+
+
+def test_events_change_no_decision_about_verdicts() -> None:
+    verdicts = [verdict(cause, hosts=(name,), seconds=60 * index) for index, (cause, name) in enumerate(REAL)]
+    noise = [
+        event(name, payload, second, on=on)
+        for second in range(0, 400, 7)
+        for on in ("n250", "n251", "n252", "n253", "n254", "other")
+        for name, payload in (
+            ("xid", {"code": 13}),
+            ("xid", {"code": 999}),
+            ("exit", {"code": 1, "stderr_tail": "TypeError"}),
+            ("ib_port", {"port": "mlx5_0/1", "state": "down"}),
+            ("of_others", {}),
+        )
+    ]
+    plain = decided(verdicts)
+    beside = [one for one in decided(verdicts, noise) if one.verdict_id]
+
+    assert beside == plain
+    assert sum(one.outcome is DecisionOutcome.ACT for one in plain) == len(REAL)
+
+
+def test_renewals_are_decided_once() -> None:
+    one = verdict()
+    renewals = [replace(one, update=n, detected_ns=at(2 + 300 * n), expires_ns=at(602 + 300 * n)) for n in range(5)]
+
+    assert [(each.outcome, each.kind) for each in decided(renewals)] == [(DecisionOutcome.ACT, A.EVICT)]
+
+
+def test_an_action_waits_for_witnesses_and_is_done_with_them() -> None:
+    alone = verdict(witnesses=())
+    later = replace(verdict(), update=1, detected_ns=at(20))
+
+    assert [(one.at_ns, one.outcome, one.by) for one in decided([alone, later])] == [
+        (at(2), DecisionOutcome.REFUSED, "one_witness"),
+        (at(20), DecisionOutcome.ACT, "machine_fault"),
+    ]
+
+
+def test_a_verdict_beyond_its_deadline_is_refused() -> None:
+    stale = verdict(expires_ns=at(1))
+
+    assert [(one.outcome, one.by) for one in decided([stale])] == [(DecisionOutcome.REFUSED, "deadline")]
+
+
+def test_what_the_policy_asks_approval_for_waits() -> None:
+    from tocsin.schemas.verdicts import Component, ComponentKind
+
+    leaf = Component(ComponentKind.LEAF, "leaf3")
+    one = verdict("machine_unreachable", hosts=("n1", "n2", "n3"), common=leaf)
+
+    assert [(each.outcome, each.target) for each in decided([one])] == [(DecisionOutcome.WAIT_APPROVAL, leaf)]
+
+
+def test_closed_verdicts_and_the_canary_decide_nothing() -> None:
+    assert decided([verdict(state=VerdictState.RESOLVED), verdict(reason="canary")]) == []
+
+
+def test_a_crash_after_an_eviction_that_was_done_is_checked() -> None:
+    crash = verdict("process_exit", hosts=("n9",), seconds=900, action=A.RESTART, evidence=(seen("exit"),))
+
+    assert [(one.kind, one.by) for one in decided([verdict(), crash])] == [
+        (A.EVICT, "machine_fault"),
+        (A.PROBE, "dies_after_eviction"),
+    ]
+
+
+def test_repeated_codes_without_a_verdict_tell_people() -> None:
+    events = [event("xid", {"code": 13}, 600.0 * n) for n in range(3)]
+
+    assert [(one.outcome, one.kind, one.by) for one in decided([], events)] == [
+        (DecisionOutcome.NOTIFY, A.PROBE, "code_repeated"),
+        (DecisionOutcome.NOTIFY, A.PROBE, "code_repeated"),
+    ]
+
+
+def test_an_event_and_a_hang_without_culprit_act_on_nothing() -> None:
+    hang = verdict("unknown", hosts=(), fault=FaultKind.HANG, action=A.NOTIFY)
+    found = decided([hang], [event("xid", {"code": 79}, 0)])
+
+    assert [(one.outcome, one.target) for one in found] == [(DecisionOutcome.NOTIFY, None)]
+    assert found[0].to_line() == {
+        "at_ns": at(2),
+        "verdict_id": hang.verdict_id,
+        "target": "j1",
+        "kind": "notify",
+        "outcome": "notify",
+        "by": "hang_without_culprit",
+    }
