@@ -51,6 +51,7 @@ class MirroredAlerts:
         state: Mapping[str, bytes],
         now_ns: int,
         covered_by: Callable[[Verdict], str],
+        silence: Callable[[Verdict, int], str] = lambda _verdict, _now_ns: "",
     ) -> None:
         """Begin from a state.
 
@@ -60,6 +61,7 @@ class MirroredAlerts:
             state: parts of ``QueueMirror``, and others, which are left out.
             now_ns: the present time.
             covered_by: returns the id of the fleet incident that stands for a verdict, "" for none.
+            silence: returns the named reason for which a verdict is not told at a time, "" for none.
 
         Raises:
             SnapshotError: a part of the state is damaged.
@@ -77,7 +79,7 @@ class MirroredAlerts:
         self.sent: deque[AlertSent] = deque()
         give_up = {one.name: one.give_up_after_seconds for one in routes.routes}
         self.sender = AlertSender(self._queue, adapters, SenderConfig(give_up_after_seconds=give_up), self.sent.append)
-        self._router = AlertRouter(RouterConfig(routes), covered_by=covered_by)
+        self._router = AlertRouter(RouterConfig(routes), silence, covered_by)
         self._revision = 0
         self._watchdog_ns = 0
         self._stop = threading.Event()
@@ -162,15 +164,21 @@ class MirroredAlerts:
         self.mirror.close()
         self._folder.cleanup()
 
-    def families(self) -> list[Family]:
-        """Return the metrics: what was sent and what waits, by receiver."""
+    def families(self, now_ns: int) -> list[Family]:
+        """Return the metrics at a time: what was sent and what waits, by receiver."""
         sent = tuple(
             Sample({"receiver": receiver, "outcome": outcome}, count)
             for (receiver, outcome), count in sorted(self.sender.outcomes().items())
         )
         counts = self._queue.waiting_counts()
         waiting = tuple(Sample({"receiver": name}, counts.get(name, 0)) for name in self.sender.receivers)
+        oldest = self._queue.oldest_waiting_ns()
+        ages = tuple(
+            Sample({"receiver": name}, max(0.0, (now_ns - oldest.get(name, now_ns)) / NS_PER_SECOND))
+            for name in self.sender.receivers
+        )
         return [
             Family("tocsin_alerts_sent_total", "counter", "Notices sent or tried, by receiver and outcome.", sent),
             Family("tocsin_alerts_waiting", "gauge", "Notices that wait for a receiver.", waiting),
+            Family("tocsin_alerts_oldest_waiting_seconds", "gauge", "Age of the oldest notice that waits.", ages),
         ]

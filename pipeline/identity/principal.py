@@ -77,6 +77,8 @@ class Principal:
             text = f"a model for {record.name} from {self.label}: announce it over the control socket, or signed"
             raise IdentityError(IdentityRefusal.MODEL_REFUSED, text)
         if isinstance(record, Event) and record.name == events.INCIDENT_CLOSE and self.role is not Role.PLAYER:
+            if self.role is Role.OPERATOR and self.by == BY_SIGNATURE and record.payload.get("actor") == self.actor:
+                return
             text = f"{events.INCIDENT_CLOSE} from {self.label}: close incidents over the control socket"
             raise IdentityError(IdentityRefusal.CLOSE_REFUSED, text)
         if self.role in _SILENT:

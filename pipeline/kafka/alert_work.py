@@ -15,6 +15,7 @@ from typing import Final
 
 from tocsin.pipeline.alerts.mirrored import MirroredAlerts
 from tocsin.pipeline.alerts.notice import Adapter
+from tocsin.pipeline.alerts.planned_work import PlannedWork
 from tocsin.pipeline.alerts.routes import RouteConfig
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.topic_sink import Check
@@ -25,7 +26,8 @@ from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.errors import DecodeError, IdentityError, SchemaError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, VERDICTS, job_key, path_key
+from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, NOTES_TAKEN, VERDICTS, job_key, path_key
+from tocsin.schemas.operator_requests import decode_taken
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
@@ -79,7 +81,7 @@ class AlertWork:
             clock_ns: Unix time in nanoseconds.
             has_threads: whether a thread sends for each receiver; tests call ``send_once``.
         """
-        self.inputs: Mapping[str, float | None] = {VERDICTS: _BACK_SECONDS, COVERED: None}
+        self.inputs: Mapping[str, float | None] = {VERDICTS: _BACK_SECONDS, COVERED: None, NOTES_TAKEN: None}
         self.refused: Counter[str] = Counter()
         self._config = config
         self._make_adapters = make_adapters
@@ -88,6 +90,7 @@ class AlertWork:
         self._clock_ns = clock_ns
         self._has_threads = has_threads
         self._active: MirroredAlerts | None = None
+        self._work = PlannedWork()
         self._canary_ns = 0
         self._held: deque[tuple[int, Verdict]] = deque()
         self._held_kept = b"[]"
@@ -104,7 +107,10 @@ class AlertWork:
             self._held.append((now_ns, decode_verdict(text.encode())))
         self._covered = {name: data.decode() for name, data in state.items() if name.startswith(_COVER)}
         self._cover_changes = {}
-        self._active = MirroredAlerts(self._config.routes, self._make_adapters(), state, now_ns, self._covered_by)
+        self._work = PlannedWork()
+        self._work.load(state, now_ns)
+        adapters, silence = self._make_adapters(), self._work.silence
+        self._active = MirroredAlerts(self._config.routes, adapters, state, now_ns, self._covered_by, silence)
         if self._has_threads:
             self._active.start(self._clock_ns)
 
@@ -125,10 +131,11 @@ class AlertWork:
         while self._held and self._held[0][0] <= old_ns:
             due.append(self._held.popleft()[1])
         is_withheld = bool(self._canary_ns) and now_ns - self._canary_ns > _CANARY_NS
+        due += self._work.released(due, now_ns)
         self._the_active().tell(due, now_ns, has_watchdog=not is_withheld)
 
     def _read(self, message: Message, now_ns: int) -> None:
-        """Read one message: a verdict is held, a cover is noted.
+        """Read one message: a verdict is held, a cover or planned work is noted.
 
         Raises:
             SchemaError: it cannot be read.
@@ -136,7 +143,13 @@ class AlertWork:
         """
         if message.value is None:
             raise DecodeError("the message has no value")
-        if message.topic.rpartition(".")[2] == COVERED:
+        topic = message.topic.rpartition(".")[2]
+        if topic == NOTES_TAKEN:
+            if self._check is not None:
+                self._check(message.value, message.signature, message.timestamp_ns)
+            self._work.take(decode_taken(message.value), now_ns)
+            return
+        if topic == COVERED:
             said = ObjectReader(load_json(message.value, "covered"), "covered")
             name = _cover_name(said.name("cluster"), said.name("verdict_id"))
             incident_id = said.name("incident_id", empty=True)
@@ -167,7 +180,7 @@ class AlertWork:
         """See ``ActiveWork.changes``."""
         active = self._the_active()
         active.gate.begin()
-        changes = {**active.mirror.changes(), **self._cover_changes}
+        changes = {**active.mirror.changes(), **self._cover_changes, **self._work.changes()}
         self._cover_changes = {}
         held = json.dumps([encode_verdict(verdict).decode() for _, verdict in self._held]).encode()
         if held != self._held_kept:
@@ -206,7 +219,7 @@ class AlertWork:
         refused = tuple(Sample({"reason": name}, count) for name, count in sorted(dict(self.refused).items()))
         families = [Family("tocsin_alerts_refused_total", "counter", "Messages left out, by reason.", refused)]
         active = self._active
-        return families if active is None else [*families, *active.families()]
+        return families if active is None else [*families, *active.families(self._clock_ns())]
 
 
 def _cover_name(cluster: str, verdict_id: str) -> str:

@@ -1,4 +1,6 @@
-"""The work of ``tocsin controller``: the fleet views of all clusters, from the topics of verdicts and of hosts' events.
+"""The work of ``tocsin controller``: the fleet views of all clusters, and the notes of people.
+
+It reads the topics of verdicts, of hosts' events and of people's requests.
 
 Time is event time: that of the ticks on the topic ``events``, of the partition that is furthest behind.
 """
@@ -8,23 +10,26 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.identity.operator_check import OperatorChecker
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
 from tocsin.pipeline.incidents.fleet.intake import fleet_families, tell_records
 from tocsin.pipeline.incidents.fleet.view import FleetView
 from tocsin.pipeline.kafka.consumer_api import Message
+from tocsin.pipeline.kafka.operator_notes import OperatorNotes
 from tocsin.pipeline.kafka.topic_sink import Check
 from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.outputs import Output, verdict_output
 from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.errors import DecodeError, IdentityError, SchemaError, SnapshotError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.kafka.topics import COVERED, EVENTS, VERDICTS, path_key
+from tocsin.schemas.kafka.topics import COVERED, EVENTS, OPERATOR_NOTES, VERDICTS, path_key
 from tocsin.schemas.records import NS_PER_SECOND, JobRecord, ModelAnnouncement, Tick
 from tocsin.schemas.verdicts import Verdict
 from tocsin.schemas.wire.codec import decode
@@ -64,6 +69,8 @@ class FleetWork:
         check: Check | None = None,
         *,
         is_from_beginning: bool = False,
+        operators: OperatorChecker | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Start without clusters.
 
@@ -72,19 +79,25 @@ class FleetWork:
             identity: checks the signatures of hosts' records and signs own verdicts; None: neither.
             check: checks the signatures of verdicts; None: every writer of the topic is trusted.
             is_from_beginning: whether the very first start reads all events that the topic holds.
+            operators: checks who signed a person's request; None: every writer of the topic is trusted.
+            clock_ns: Unix time in nanoseconds; only the records that close incidents are stamped with it.
         """
         self.inputs: Mapping[str, float | None] = {
             VERDICTS: None,
             EVENTS: None if is_from_beginning else _EVENTS_BACK_SECONDS,
+            OPERATOR_NOTES: None,
         }
         self._config = config or FleetConfig()
         self._identity = identity or StreamIdentity()
         self._check = check
+        self._operators = operators
+        self._clock_ns = clock_ns
         self.refused: Counter[str] = Counter()
         self._reset({}, 1)
 
     def _reset(self, state: Mapping[str, bytes], partition_count: int) -> None:
         self.views: dict[str, FleetView] = {}
+        self.notes = OperatorNotes(self._emit, self._view, self.views, self._operators)
         self._partition_count = partition_count
         self._ticks: dict[int, int] = {}
         self._now_ns = 0
@@ -118,8 +131,19 @@ class FleetWork:
                 what = decode_verdict(value) if is_verdict else decode(value)
                 if not isinstance(what, Tick | ModelAnnouncement):
                     self._hold(value, what)
+        self.notes.restore(state, self._now_ns)
         if self._identity.guard is not None:
             self._identity.guard.refresh()
+
+    def _emit(self, output: Output) -> None:
+        """Keep a message to write, signed if there is a key."""
+        self._outputs.append(self._identity.signed(output))
+
+    def _view(self, cluster: str) -> FleetView:
+        """Return the view of a cluster; a new cluster gets one."""
+        if cluster not in self.views:
+            self.views[cluster] = FleetView(self._config, cluster)
+        return self.views[cluster]
 
     def take(self, messages: Sequence[Message]) -> None:
         """See ``ActiveWork.take``."""
@@ -130,6 +154,10 @@ class FleetWork:
                 self.refused[error.reason] += 1
         if self._is_time_known():
             self._advance(min(self._ticks.values()))
+        for message in messages:  # after the verdicts of the same moment, which they may be about
+            if _name_of(message) == OPERATOR_NOTES:
+                self.notes.take(message)
+        self.notes.close_due(max(self._ticks.values(), default=0), self._clock_ns())
 
     def _advance(self, now_ns: int) -> None:
         """Bring all views to a time, second by second where something was said."""
@@ -146,18 +174,22 @@ class FleetWork:
         return len(self._ticks) >= self._partition_count
 
     def _read(self, message: Message) -> None:
-        """Read one message: a tick moves the time, all else is held until its time.
+        """Read one message: a tick moves the time, all else is held until its time; requests are left to others.
 
         Raises:
             SchemaError: it cannot be read.
             IdentityError: its signature is missing or wrong.
         """
+        topic = _name_of(message)
+        if topic == OPERATOR_NOTES:
+            return
         if message.value is None:
             raise DecodeError("the message has no value")
-        if message.topic.rpartition(".")[2] == VERDICTS:
+        if topic == VERDICTS:
             verdict = decode_verdict(message.value)
             if self._check is not None:
                 self._check(message.value, message.signature, verdict.detected_ns)
+            self.notes.told(verdict)
             self._hold(message.value, verdict)
             return
         record = decode(message.value)
@@ -188,15 +220,16 @@ class FleetWork:
             if isinstance(one, Verdict):
                 verdicts.setdefault(one.job.cluster, []).append(one)
             else:
+                self.notes.heard(one.job, self._now_ns)
                 records.setdefault(one.job.cluster, []).append(one)
         for cluster in sorted({*records, *verdicts}):
-            if cluster not in self.views:
-                self.views[cluster] = FleetView(self._config, cluster)
-            tell_records(self.views[cluster], records.get(cluster, ()), self._now_ns)
-            self.views[cluster].on_verdicts(verdicts.get(cluster, ()), self._now_ns)
+            view = self._view(cluster)
+            tell_records(view, records.get(cluster, ()), self._now_ns)
+            view.on_verdicts(verdicts.get(cluster, ()), self._now_ns)
 
     def _on_time(self) -> None:
         """Let all views look at the time, and keep what they say."""
+        self.notes.on_time(self._now_ns)
         for cluster, view in self.views.items():
             self._outputs += [self._identity.signed(verdict_output(line)) for line in view.on_time(self._now_ns)]
             covers, before = view.covers(), self._covers.get(cluster, {})
@@ -222,9 +255,11 @@ class FleetWork:
         held = [[one.value.decode("latin-1"), isinstance(one.what, Verdict)] for one in sorted(self._held)]
         ticks = [list(pair) for pair in self._ticks.items()]
         state[_CLOCK] = pack_state({"now_ns": self._now_ns, "ticks": ticks, "held": held})
+        state |= self.notes.snapshot()
         changed: dict[str, bytes | None] = {
             name: data for name, data in state.items() if hash(data) != self._kept.get(name)
         }
+        changed |= self.notes.changes()
         self._kept = {name: hash(data) for name, data in state.items()}
         return changed
 
@@ -247,8 +282,14 @@ class FleetWork:
         return [
             Family("tocsin_controller_refused_total", "counter", "Messages left out, by reason.", refused),
             Family("tocsin_controller_event_time_seconds", "gauge", "Event time; 0: stands by.", (Sample({}, at),)),
+            *self.notes.families(),
             *fleet_families(dict(self.views)),
         ]
+
+
+def _name_of(message: Message) -> str:
+    """Return the topic of a message without prefix."""
+    return message.topic.rpartition(".")[2]
 
 
 def covered_output(cluster: str, verdict_id: str, incident_id: str) -> Output:

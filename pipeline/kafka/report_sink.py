@@ -1,4 +1,6 @@
-"""Write what is said beside verdicts to the incident database: evidence, health, states and times of jobs, alerts.
+"""Write what is said beside verdicts to the incident database.
+
+That is evidence, host health, states and times of jobs, alerts that were sent, and people's notes.
 
 The same message gives the same rows, so it may come any number of times. A message that is none, and one that the
 database refuses while it takes others, becomes a dead letter.
@@ -19,7 +21,9 @@ from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus, Store
 from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, decode_status
 from tocsin.schemas.errors import IdentityError, RowRefusedError, SchemaError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS
+from tocsin.schemas.kafka.topics import ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS, NOTES_TAKEN
+from tocsin.schemas.operator_notes import OperatorNote
+from tocsin.schemas.operator_requests import decode_taken
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class _ReportRows:
     statuses: list[JobStatus] = field(default_factory=list)
     times: list[AttemptTime] = field(default_factory=list)
     alerts: list[AlertSent] = field(default_factory=list)
+    notes: list[OperatorNote] = field(default_factory=list)
 
     def add(self, other: _ReportRows) -> None:
         """Add the rows of another message."""
@@ -39,6 +44,7 @@ class _ReportRows:
         self.statuses += other.statuses
         self.times += other.times
         self.alerts += other.alerts
+        self.notes += other.notes
 
     def write(self, store: Store) -> None:
         """Insert all rows."""
@@ -52,6 +58,8 @@ class _ReportRows:
             store.write_attempt_times(self.times)
         if self.alerts:
             store.write_alerts_sent(self.alerts)
+        if self.notes:
+            store.write_notes(self.notes)
 
 
 class ReportSink(TopicSink):
@@ -112,6 +120,8 @@ def _read(message: Message, check: Check | None) -> _ReportRows | RefusedMessage
             return _ReportRows(times=[decode_attempt_time(message.value)])
         if topic == ALERTS_SENT:
             return _ReportRows(alerts=[decode_alert(message.value)])
+        if topic == NOTES_TAKEN:
+            return _ReportRows(notes=[decode_taken(message.value).note])
     except (SchemaError, IdentityError) as error:
         return RefusedMessage(message, error.reason, str(error))
     return RefusedMessage(message, "unknown_topic", f"the topic {message.topic} holds no reports")

@@ -242,9 +242,9 @@ class KafkaSeat:
         try:
             positions = {key: self._reader.position(place) for key, place in places.items()}
             self._writer.begin_transaction()
-            for topic, key, value, headers in outputs:
-                full = topic_name(topic, self._config.prefix)
-                self._writer.send(full, value, key=key, headers=list(headers.items()))
+            for one in outputs:
+                full, headers = topic_name(one.topic, self._config.prefix), list(one.headers.items())
+                self._writer.send(full, one.value, key=one.key, headers=headers, timestamp_ms=one.timestamp_ms)
             for state_key, state_value in self._parts.records({**changes, POSITIONS: pack_positions(positions)}):
                 self._writer.send(self._place.topic, state_value, key=state_key)
             self._writer.commit_transaction()

@@ -16,12 +16,12 @@ from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, 
 from tocsin.pipeline.kafka.client import admin
 from tocsin.schemas.errors import EngineError
 from tocsin.schemas.kafka.settings import KafkaSettings
+from tocsin.schemas.kafka.topic import Topic
 from tocsin.schemas.kafka.topics import (
     DEFAULT_PARTITIONS,
     INPUT_RETENTION_SECONDS,
     INPUTS,
     ONE_LOG,
-    Topic,
     topic_name,
     topics,
 )

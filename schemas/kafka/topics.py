@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tocsin.schemas.errors import ConfigError, FieldError
+from tocsin.schemas.kafka.topic import Topic
 from tocsin.schemas.metric_groups import group_of
 from tocsin.schemas.records import (
     METRIC_SLICE_NS,
@@ -54,13 +54,18 @@ CONTROLLER_STATE: Final = "controller-state"
 ALERTS_STATE: Final = "alerts-state"
 ALERTS_SENT: Final = "alerts-sent"
 COVERED: Final = "covered"
+OPERATOR_NOTES: Final = "operator-notes"
+OPERATOR_ANSWERS: Final = "operator-answers"
+NOTES_TAKEN: Final = "notes-taken"
 
 REPORTS: Final = (EVIDENCE, HOST_HEALTH, JOB_STATUS, ETTR)
 """The topics with what the engine says beside its verdicts; their messages become rows, and repeat without harm."""
 
 STATES: Final = (CONTROLLER_STATE, ALERTS_STATE)
 """Compacted topics of one partition: whose partition a process has is the active one, and its state lies there."""
-ONE_LOG: Final = (MODELS, *STATES)
+NOTES: Final = (OPERATOR_NOTES, OPERATOR_ANSWERS, NOTES_TAKEN)
+"""What people ask, what they are answered, and the notes that count from then on."""
+ONE_LOG: Final = (MODELS, *STATES, *NOTES)
 """Topics of exactly one partition, because what is newest must have one order for all."""
 
 INPUTS: Final = (FRAMES, STEPS, COLLECTIVES, EVENTS)
@@ -88,14 +93,12 @@ RECORD_BYTES: Final = 16 * 1024 * 1024
 """Size limit of an input record: the codec's ``MAX_RECORD_BYTES`` and what Kafka adds to it."""
 REFUSED_BYTES: Final = RECORD_BYTES + 64 * 1024
 """Size limit of a refused record: any input record and the ``ORIGIN_HEADERS``."""
-SMALL_RECORD_BYTES: Final = 1024 * 1024
 
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 INPUT_RETENTION_SECONDS: Final = 12 * _HOUR
 
 _STATE_SEGMENT_BYTES: Final = 64 * 1024 * 1024
-_INT64_MAX = 2**63 - 1
 _NS_PER_MS = 1_000_000
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _KINDS: Mapping[str, bytes] = {
@@ -105,60 +108,6 @@ _KINDS: Mapping[str, bytes] = {
     EVENTS: KIND_RECORD,
     MODELS: KIND_MODEL,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A Kafka topic's name, key and settings.
-
-    Attributes:
-        name: full name, prefix included.
-        key: what a record's key consists of, for people.
-        partition_count: least number of partitions.
-        retention_seconds: how long records are kept by their own timestamps, None = for good.
-        is_compacted: whether only the newest record of each key is kept, and that no longer than ``retention_seconds``.
-        max_record_bytes: the broker refuses larger records.
-        timestamp_ahead_seconds: the broker refuses stamps further ahead of its clock, None = no limit.
-        is_stamped_by_broker: whether the broker's clock stamps the records, not the sender's.
-        compact_after_seconds: longest time until older records of a key are removed, None = the broker's default.
-        segment_bytes: size of a file of the log, None = the broker's default; the newest file is never compacted.
-    """
-
-    name: str
-    key: str
-    partition_count: int
-    retention_seconds: float | None
-    is_compacted: bool = False
-    max_record_bytes: int = SMALL_RECORD_BYTES
-    timestamp_ahead_seconds: float | None = None
-    is_stamped_by_broker: bool = False
-    compact_after_seconds: float | None = None
-    segment_bytes: int | None = None
-
-    def config(self) -> dict[str, str]:
-        """Return the topic's settings by Kafka's names; all others keep the broker's defaults."""
-        retention_ms = -1 if self.retention_seconds is None else round(self.retention_seconds * 1000)
-        values = {
-            "cleanup.policy": _policy(is_compacted=self.is_compacted, is_deleted=self.retention_seconds is not None),
-            "retention.ms": str(retention_ms),
-            "max.message.bytes": str(self.max_record_bytes),
-            "message.timestamp.type": "LogAppendTime" if self.is_stamped_by_broker else "CreateTime",
-        }
-        if self.timestamp_ahead_seconds is not None:
-            limit_ms = min(_INT64_MAX, self.timestamp_ahead_seconds * 1000)
-            values["message.timestamp.after.max.ms"] = str(round(limit_ms))
-        if self.compact_after_seconds is not None:
-            values["max.compaction.lag.ms"] = str(round(self.compact_after_seconds * 1000))
-        if self.segment_bytes is not None:
-            values["segment.bytes"] = str(self.segment_bytes)
-        return values
-
-
-def _policy(*, is_compacted: bool, is_deleted: bool) -> str:
-    """Return Kafka's cleanup policy of a topic."""
-    if is_compacted:
-        return "compact,delete" if is_deleted else "compact"
-    return "delete"
 
 
 def topics(
@@ -190,6 +139,7 @@ def topics(
         _models_topic(prefix, ahead_seconds),
         *_output_topics(prefix, partition_count),
         *_process_topics(prefix),
+        *_note_topics(prefix),
         # Agents compare their clocks with the broker's by writing here: the answer holds the broker's time.
         Topic(topic_name(CLOCK, prefix), "host", 1, _HOUR, is_stamped_by_broker=True),
     )
@@ -276,6 +226,23 @@ def _process_topics(prefix: str) -> tuple[Topic, ...]:
         compact_after_seconds=_HOUR,
     )
     return *states, covered, Topic(topic_name(ALERTS_SENT, prefix), "cluster/job_id", 1, 30 * _DAY)
+
+
+def _note_topics(prefix: str) -> tuple[Topic, ...]:
+    """Return the topics of people's notes: what they ask, the answers, and the notes that count."""
+    return (
+        # the broker's stamp says when it was asked, whatever the clock of the asker says
+        Topic(topic_name(OPERATOR_NOTES, prefix), "the request's id", 1, 30 * _DAY, is_stamped_by_broker=True),
+        Topic(topic_name(OPERATOR_ANSWERS, prefix), "the request's id", 1, _DAY),
+        Topic(
+            topic_name(NOTES_TAKEN, prefix),
+            "cluster/kind/id",
+            1,
+            400 * _DAY,
+            is_compacted=True,
+            compact_after_seconds=_DAY,
+        ),
+    )
 
 
 def check_prefix(prefix: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.schemas.errors import TakenOverError
+from tocsin.schemas.signatures import SIGNATURE_HEADER
 
 
 class MemorySeats:
@@ -35,10 +36,12 @@ class MemorySeats:
         self.shut_in: MemorySeat | None = None
         self.commit_count = 0
 
-    def write(self, topic: str, value: bytes, key: bytes = b"") -> None:
+    def write(
+        self, topic: str, value: bytes, key: bytes = b"", timestamp_ns: int = 0, signature: bytes | None = None
+    ) -> None:
         """Append a message to a topic."""
         log = self.log.setdefault(topic, [])
-        log.append(Message(f"tocsin.{topic}", 0, len(log), key, value))
+        log.append(Message(f"tocsin.{topic}", 0, len(log), key, value, timestamp_ns, signature))
 
 
 class MemorySeat:
@@ -81,8 +84,8 @@ class MemorySeat:
         """See ``Seat.commit``."""
         if self._seats.shut_in is not self:
             raise TakenOverError("shut out")
-        for topic, key, value, _ in outputs:
-            self._seats.write(topic, value, key)
+        for one in outputs:
+            self._seats.write(one.topic, one.value, one.key, signature=one.headers.get(SIGNATURE_HEADER))
         for name, data in changes.items():
             if data is None:
                 self._seats.state.pop(name, None)

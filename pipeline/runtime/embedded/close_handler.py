@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.incidents.closing import close_event
@@ -37,10 +37,9 @@ def close_handler(
     """
 
     def answer(request: Message) -> Message:
-        note, actor = _text(request, "note"), str(request[ACTOR])
-        if len(note) > MAX_NOTE_CHARACTERS:
-            raise EngineRefusedError(f"a note has at most {MAX_NOTE_CHARACTERS} characters", "bad_request")
-        verdict = _one_of(live(), _text(request, "id"))
+        note, actor = close_note(request), str(request[ACTOR])
+        standing = {one.verdict_id: one for one in live()}
+        verdict = standing[standing_id(standing, close_text(request, "id"))]
         try:
             # the fleet is no job: its incidents are closed among the records of hosts without one
             job = replace(verdict.job, job_id=IDLE_JOB_ID) if verdict.job.job_id == FLEET_JOB_ID else verdict.job
@@ -56,16 +55,43 @@ def close_handler(
     return answer
 
 
-def _text(request: Message, key: str) -> str:
+def close_note(request: Mapping[str, Any]) -> str:
+    """Return why an incident is to be closed.
+
+    Raises:
+        EngineRefusedError: it is missing or too long.
+    """
+    note = close_text(request, "note")
+    if len(note) > MAX_NOTE_CHARACTERS:
+        raise EngineRefusedError(f"a note has at most {MAX_NOTE_CHARACTERS} characters", "bad_request")
+    return note
+
+
+def close_text(request: Mapping[str, Any], key: str) -> str:
+    """Return a text of the request that closes an incident.
+
+    Raises:
+        EngineRefusedError: it is missing.
+    """
     value = request.get(key)
     if not isinstance(value, str) or not value.strip():
         raise EngineRefusedError(f'incident_close needs "{key}" as text', "bad_request")
     return value.strip()
 
 
-def _one_of(live: Sequence[Verdict], wanted: str) -> Verdict:
-    exact = [one for one in live if one.verdict_id == wanted]
-    found = exact or [one for one in live if one.verdict_id.startswith(wanted)]
+def standing_id(standing: Collection[str], wanted: str) -> str:
+    """Return the one id of a standing incident that a beginning means.
+
+    Args:
+        standing: the ids of the incidents that stand.
+        wanted: the beginning, or a whole id.
+
+    Raises:
+        EngineRefusedError: there is none, or there are several.
+    """
+    if wanted in standing:
+        return wanted
+    found = [one for one in standing if one.startswith(wanted)]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -73,5 +99,5 @@ def _one_of(live: Sequence[Verdict], wanted: str) -> Verdict:
             f"no incident that stands now begins with {wanted[:80]!r}: it is over, or was never told (incidents --all)"
         )
         raise EngineRefusedError(text, "not_found")
-    several = ", ".join(sorted(one.verdict_id for one in found)[:_MAX_NAMED_COUNT])
+    several = ", ".join(sorted(found)[:_MAX_NAMED_COUNT])
     raise EngineRefusedError(f"{wanted[:80]!r} begins several incidents: {several}", "ambiguous")

@@ -12,25 +12,17 @@ from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.feedback import KEPT_NS, FeedbackBook
 from tocsin.pipeline.incidents.held_lines import HeldLines, parts_of
 from tocsin.pipeline.incidents.maintenance import KEPT_AFTER_END_NS, MaintenanceBook, MaintenanceReason
-from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, EngineRefusedError, Handler, Message
+from tocsin.pipeline.runtime.embedded.control_socket import ACTOR, Handler, Message
+from tocsin.pipeline.runtime.embedded.note_desk import NoteDesk, refused, shown_work
 from tocsin.pipeline.runtime.embedded.note_journal import FILE_NAME, NoteJournal
-from tocsin.pipeline.runtime.embedded.note_places import MAX_NAMED_COUNT, KnownPlaces, KnownVerdicts
+from tocsin.pipeline.runtime.embedded.note_places import KnownPlaces, KnownVerdicts
 from tocsin.pipeline.runtime.embedded.operator_requests import allow_operators
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
-from tocsin.schemas.errors import FieldError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.operator_notes import (
-    Feedback,
-    Maintenance,
-    OperatorNote,
-    check_note,
-    maintenance_id_of,
-    note_object,
-)
+from tocsin.schemas.operator_notes import Feedback, OperatorNote, note_object
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
-from tocsin.schemas.wire.validate import INT64_MAX, check_int, check_name
 
 if TYPE_CHECKING:
     from tocsin.pipeline.runtime.embedded.fleet_follower import FleetFollower
@@ -39,8 +31,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("tocsin.notes")
 _PRUNE_NS: Final = 3600 * NS_PER_SECOND
-_CLOCK_SLACK_NS: Final = 60 * NS_PER_SECOND
-"""How far the clocks of a person's shell and of the engine may differ."""
 _TOLD_AGAIN: Final = 5000
 """How many judgements are told again at a start."""
 _PART: Final = "verdicts"
@@ -75,13 +65,13 @@ class NoteFollower:
             EngineError: the file of notes cannot be used.
         """
         self._journal = journal
-        self._places = places
         self._verdicts = verdicts
         self._now_ns = now_ns
         self._lock = threading.Lock()
         self._feedback = FeedbackBook()
         self._pruned_ns = 0
         self.book = MaintenanceBook(places.leaf_of)
+        self._desk = NoteDesk(self.book, places, verdicts)
         self.released: Sequence[Verdict] = ()
         self._held = HeldLines(self.book)
         self.listeners: list[Listener] = []
@@ -140,62 +130,30 @@ class NoteFollower:
 
     def _plan(self, request: Message) -> Message:
         """Plan work: ``target kind cluster for_seconds begin_ns reason`` in, the work out."""
-        now_ns, actor = self._now_ns(), str(request[ACTOR])
-        cluster, target = self._places.target(request.get("kind"), request.get("target"), request.get("cluster"))
-        begin_ns = self._begin_of(request.get("begin_ns"), now_ns)
-        seconds = check_int(request.get("for_seconds"), "for_seconds", 1, INT64_MAX // NS_PER_SECOND)
-        if seconds > self.book.config.longest_seconds:
-            raise _refused(MaintenanceReason.TOO_LONG, f"for_seconds = {seconds}")
-        reason = check_note(request.get("reason"), "reason")
-        end_ns = begin_ns + seconds * NS_PER_SECOND
-        name = maintenance_id_of(cluster, target, begin_ns, actor, now_ns)
-        work = Maintenance(name, cluster, target, begin_ns, end_ns, reason, actor, now_ns)
+        now_ns = self._now_ns()
+        work = self._desk.plan(request, str(request[ACTOR]), now_ns)
         with self._lock:
-            unfinished_count = sum(one.end_ns >= now_ns - KEPT_AFTER_END_NS for one in self.book.works())
-            if unfinished_count >= self.book.config.kept_count:
-                raise _refused(MaintenanceReason.TOO_MANY, f"{unfinished_count} works")
+            self._desk.check_room(now_ns)
             self._keep(work)
-        return _shown(work, now_ns)
-
-    def _begin_of(self, begin_ns: object, now_ns: int) -> int:
-        """Return when work begins: now if no time is named; raise ``EngineRefusedError`` for the past or far ahead."""
-        if begin_ns is None:
-            return now_ns
-        named_ns = check_int(begin_ns, "begin_ns", 0, INT64_MAX // 2)
-        if named_ns < now_ns - _CLOCK_SLACK_NS:
-            raise _refused(MaintenanceReason.IN_THE_PAST, f"begin_ns = {named_ns}")
-        if named_ns > now_ns + self.book.config.ahead_seconds * NS_PER_SECOND:
-            raise _refused(MaintenanceReason.TOO_FAR, f"begin_ns = {named_ns}")
-        return max(named_ns, now_ns)
+        return shown_work(work, now_ns)
 
     def _list(self, request: Message) -> Message:  # noqa: ARG002  # the handler's form
         """Return the work that is planned, goes on, or ended within the last hour."""
         now_ns = self._now_ns()
         works = (one for one in self.book.works() if one.end_ns >= now_ns - KEPT_AFTER_END_NS)
-        return {"works": [_shown(one, now_ns) for one in works]}
+        return {"works": [shown_work(one, now_ns) for one in works]}
 
     def _end(self, request: Message) -> Message:
         """End work now: ``id``, or its beginning, in; the work out."""
-        wanted, now_ns = check_name(request.get("id"), "id"), self._now_ns()
+        now_ns = self._now_ns()
         with self._lock:
-            found = [one for one in self.book.works() if one.maintenance_id.startswith(wanted) and one.end_ns > now_ns]
-            if not found:
-                raise _refused(MaintenanceReason.NOT_FOUND, f"{wanted[:80]!r}")
-            if len(found) > 1:
-                several = ", ".join(sorted(one.maintenance_id for one in found)[:MAX_NAMED_COUNT])
-                raise _refused(MaintenanceReason.AMBIGUOUS, f"{wanted[:80]!r} begins {several}")
-            work = self.book.ended(found[0], str(request[ACTOR]), now_ns)
+            work = self._desk.end(request, str(request[ACTOR]), now_ns)
             self._keep(work)
-        return _shown(work, now_ns)
+        return shown_work(work, now_ns)
 
     def _judge(self, request: Message) -> Message:
         """Judge a verdict: ``id is_true note`` in, the judgement out."""
-        is_true = request.get("is_true")
-        if not isinstance(is_true, bool):
-            raise FieldError("is_true", is_true, "true or false")
-        note = check_note(request.get("note", ""), "note", empty=True)
-        verdict_id, cluster = self._verdicts.find(check_name(request.get("id"), "id"))
-        said = Feedback(cluster, verdict_id, is_true, note, str(request[ACTOR]), self._now_ns())
+        said = self._desk.judge(request, str(request[ACTOR]), self._now_ns())
         with self._lock:
             self._keep(said)
         return note_object(said)
@@ -208,7 +166,7 @@ class NoteFollower:
             self._journal.append(note, self._kept())
         except OSError as error:
             _LOG.error("a note cannot be kept", extra={"error": str(error)})
-            raise _refused(MaintenanceReason.NOT_KEPT, error.strerror or str(error)) from error
+            raise refused(MaintenanceReason.NOT_KEPT, error.strerror or str(error)) from error
         self._remember(note)
         told = {name: value for name, value in note_object(note).items() if name != "kind"}
         _LOG.info("noted", extra={"note": told})
@@ -267,14 +225,3 @@ def attach_notes(service: EngineService, folder: Path, fleet: FleetFollower, que
     service.attach(follower)
     allow_operators(service, follower.handlers())
     return follower
-
-
-def _shown(work: Maintenance, now_ns: int) -> Message:
-    """Return work as an answer: its JSON form and its state."""
-    state = "on" if work.is_on(now_ns) else "planned" if work.begin_ns > now_ns else "over"
-    return {**note_object(work), "state": state}
-
-
-def _refused(reason: MaintenanceReason, text: str) -> EngineRefusedError:
-    """Return the error of a refused request."""
-    return EngineRefusedError(f"{text}: {reason.meaning}", reason.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from tocsin.pipeline.incidents.maintenance import MaintenanceReason
@@ -47,10 +47,10 @@ class KnownPlaces:
                 found.add((job.cluster, Component(ComponentKind.JOB, job.job_id)))
             pipeline = self._engine.pipeline(job)
             for place in [] if pipeline is None else list(pipeline.graph.placement.places.values()):
-                found |= _of_host(job.cluster, place.host, place.leaf)
+                found |= placed(job.cluster, place.host, place.leaf)
         for cluster, view in list(self._fleet.views.items()):
             for host, leaf in view.hosts.leaves().items():
-                found |= _of_host(cluster, host, leaf)
+                found |= placed(cluster, host, leaf)
         return found
 
     def target(self, kind: object, name: object, cluster: object) -> tuple[str, Component]:
@@ -65,32 +65,7 @@ class KnownPlaces:
             EngineRefusedError: nothing or several things have this name.
             FieldError: a value is none.
         """
-        wanted = check_name(name, "target")
-        if cluster is not None:
-            cluster = check_name(cluster, "cluster")
-        if wanted in (IDLE_JOB_ID, FLEET_JOB_ID) and kind == ComponentKind.JOB.value:
-            raise FieldError("target", wanted, "a job: these names mean no single one")
-        kinds = TARGET_KINDS if kind is None else (check_target(kind, wanted).kind,)
-        known = self.all()
-        named = [
-            (at, one)
-            for at, one in known
-            if one.name == wanted and one.kind in kinds and (cluster is None or at == cluster)
-        ]
-        if not named and kind is not None:
-            clusters = {at for at, _ in known} if cluster is None else {str(cluster)}
-            named = [(at, Component(kinds[0], wanted)) for at in clusters]
-        if not named and kind is not None:
-            text = f"no cluster was ever heard of: name that of {wanted[:80]!r} with --cluster"
-            raise EngineRefusedError(text, MaintenanceReason.UNKNOWN_TARGET.value)
-        if not named:
-            text = f"{wanted[:80]!r}: {MaintenanceReason.UNKNOWN_TARGET.meaning} (--kind host, leaf or job, --cluster)"
-            raise EngineRefusedError(text, MaintenanceReason.UNKNOWN_TARGET.value)
-        if len(named) > 1:
-            several = _listed(f"{one.kind.value} {one.name} of {at}" for at, one in named)
-            text = f"{wanted[:80]!r} means several things: name --kind or --cluster ({several})"
-            raise EngineRefusedError(text, MaintenanceReason.AMBIGUOUS.value)
-        return named[0]
+        return target_of(self.all(), kind, name, cluster)
 
 
 class KnownVerdicts:
@@ -139,14 +114,8 @@ class KnownVerdicts:
         except StoreError:
             if not found:
                 raise
-        if wanted in found or len(found) == 1:
-            name = wanted if wanted in found else next(iter(found))
-            return name, found[name]
-        if not found:
-            text = f"no incident's id begins with {wanted[:80]!r} (tocsin incidents --all lists them)"
-            raise EngineRefusedError(text, MaintenanceReason.NOT_FOUND.value)
-        text = f"{wanted[:80]!r} begins several incidents: {_listed(found)}"
-        raise EngineRefusedError(text, MaintenanceReason.AMBIGUOUS.value)
+        name = one_id_of(found, wanted)
+        return name, found[name]
 
     def _stored(self, wanted: str) -> Mapping[str, str]:
         """Return verdict id -> cluster of the stored incidents whose ids begin so."""
@@ -155,7 +124,69 @@ class KnownVerdicts:
         return {str(row["verdict_id"]): str(row["cluster"]) for row in rows}
 
 
-def _of_host(cluster: str, host: str, leaf: str) -> set[tuple[str, Component]]:
+def target_of(
+    known: Iterable[tuple[str, Component]], kind: object, name: object, cluster: object
+) -> tuple[str, Component]:
+    """Return cluster and component that a person means.
+
+    Args:
+        known: each known host, leaf switch and job with its cluster.
+        kind: a kind; None: the one kind of thing that has this name. With a kind the name may be a new one.
+        name: name of the host, leaf switch or job.
+        cluster: its cluster; None: the one that has it, or the only one that is known.
+
+    Raises:
+        EngineRefusedError: nothing or several things have this name.
+        FieldError: a value is none.
+    """
+    wanted = check_name(name, "target")
+    if cluster is not None:
+        cluster = check_name(cluster, "cluster")
+    if wanted in (IDLE_JOB_ID, FLEET_JOB_ID) and kind == ComponentKind.JOB.value:
+        raise FieldError("target", wanted, "a job: these names mean no single one")
+    kinds = TARGET_KINDS if kind is None else (check_target(kind, wanted).kind,)
+    known = set(known)
+    named = [
+        (at, one)
+        for at, one in known
+        if one.name == wanted and one.kind in kinds and (cluster is None or at == cluster)
+    ]
+    if not named and kind is not None:
+        clusters = {at for at, _ in known} if cluster is None else {str(cluster)}
+        named = [(at, Component(kinds[0], wanted)) for at in clusters]
+    if not named and kind is not None:
+        text = f"no cluster was ever heard of: name that of {wanted[:80]!r} with --cluster"
+        raise EngineRefusedError(text, MaintenanceReason.UNKNOWN_TARGET.value)
+    if not named:
+        text = f"{wanted[:80]!r}: {MaintenanceReason.UNKNOWN_TARGET.meaning} (--kind host, leaf or job, --cluster)"
+        raise EngineRefusedError(text, MaintenanceReason.UNKNOWN_TARGET.value)
+    if len(named) > 1:
+        several = _listed(f"{one.kind.value} {one.name} of {at}" for at, one in named)
+        text = f"{wanted[:80]!r} means several things: name --kind or --cluster ({several})"
+        raise EngineRefusedError(text, MaintenanceReason.AMBIGUOUS.value)
+    return named[0]
+
+
+def one_id_of(found: Collection[str], wanted: str) -> str:
+    """Return the one id that a beginning means.
+
+    Args:
+        found: the ids that begin so.
+        wanted: the beginning, or a whole id.
+
+    Raises:
+        EngineRefusedError: there is none, or there are several.
+    """
+    if wanted in found or len(found) == 1:
+        return wanted if wanted in found else next(iter(found))
+    if not found:
+        text = f"no incident's id begins with {wanted[:80]!r} (tocsin incidents --all lists them)"
+        raise EngineRefusedError(text, MaintenanceReason.NOT_FOUND.value)
+    text = f"{wanted[:80]!r} begins several incidents: {_listed(found)}"
+    raise EngineRefusedError(text, MaintenanceReason.AMBIGUOUS.value)
+
+
+def placed(cluster: str, host: str, leaf: str) -> set[tuple[str, Component]]:
     """Return a host, and its leaf switch if it is known."""
     named = ((ComponentKind.HOST, host), (ComponentKind.LEAF, leaf))
     return {(cluster, Component(kind, name)) for kind, name in named if name}

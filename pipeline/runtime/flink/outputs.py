@@ -19,12 +19,14 @@ class Output(NamedTuple):
         key: key of the message.
         value: value of the message.
         headers: headers of the message.
+        timestamp_ms: time of the message, None = when it is sent; only ``Seat.commit`` heeds it.
     """
 
     topic: str
     key: bytes
     value: bytes
     headers: dict[str, bytes]
+    timestamp_ms: int | None = None
 
 
 def canary(job: JobKey, end_ns: int) -> Verdict:

@@ -6,8 +6,9 @@ import argparse
 import sys
 
 from tocsin.cli.database import add_database_arguments, database, database_of
-from tocsin.cli.engine_reader import CHANGING, add_engine_arguments, channel_of
+from tocsin.cli.engine_reader import CHANGING, add_engine_arguments
 from tocsin.cli.feedback_export import STDOUT, export
+from tocsin.cli.operator_channel import add_operator_arguments, operator_channel
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import counted, json_text, plain
 
@@ -25,14 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_database_arguments(parser)
     add_engine_arguments(parser, CHANGING)
+    add_operator_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tell the engine of the data folder or of another machine, or export what was said; return the exit status.
+    """Tell an engine, or the controller over Kafka, or export what was said; return the exit status.
 
     Raises:
         ConfigError: a word or flag is missing, or too many.
-        EngineError: no engine runs, or it refuses: it knows no such verdict, or several.
+        EngineError: no engine or controller answers, or it refuses: it knows no such verdict, or several.
         StoreError: the database cannot be asked.
     """
     check_flags(args)
@@ -42,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
         if args.export != STDOUT:
             print(f"{counted(count, 'judged verdict')} in {plain(args.export)}", file=sys.stderr)
         return 0
-    answer = channel_of(args, CHANGING).call(
-        "feedback", id=args.verdict, is_true=args.judgement == TRUE, note=args.note
-    )
+    answer = operator_channel(args).call("feedback", id=args.verdict, is_true=args.judgement == TRUE, note=args.note)
     if args.json:
         print(json_text({name: value for name, value in answer.items() if name not in ("ok", "kind")}))
         return 0

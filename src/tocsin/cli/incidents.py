@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tocsin.cli.database import add_database_arguments, database_of
 from tocsin.cli.durations import moment_ns
-from tocsin.cli.engine_reader import CHANGING, add_engine_arguments, channel_of, reader_of
+from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.incident_html import html_of
 from tocsin.cli.incident_page import page_of, render_page
 from tocsin.cli.incident_source import (
@@ -26,6 +26,7 @@ from tocsin.cli.incident_source import (
 from tocsin.cli.incident_text import as_json, render
 from tocsin.cli.incident_watch import follow_database, follow_engine, watcher_of
 from tocsin.cli.main import EXIT_ERROR
+from tocsin.cli.operator_channel import add_operator_arguments, is_kafka_named, operator_channel
 from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
 from tocsin.pipeline.stores.incident_queries import IncidentFilter
 from tocsin.schemas.errors import ConfigError
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     add_database_arguments(parser)
     add_engine_arguments(parser)
+    add_operator_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,6 +85,8 @@ def check_flags(args: argparse.Namespace, verb: str) -> None:
     """
     if args.note and verb != CLOSE:
         raise ConfigError("--note", args.note, "left out, or used with 'close ID'")
+    if is_kafka_named(args) and verb != CLOSE:
+        raise ConfigError("--kafka", args.kafka, "left out, or used with 'close ID': all else is in the database")
     if args.html is not None and verb != SHOW:
         raise ConfigError("--html", str(args.html), "left out, or used with 'show ID'")
     if args.renewals and verb != WATCH:
@@ -192,7 +196,7 @@ def asked_of(words: Sequence[str]) -> tuple[str, str | None]:
 
 
 def close(args: argparse.Namespace, wanted: str) -> int:
-    """Close an incident of the data folder's engine, or as an operator of one on another machine.
+    """Close an incident of the data folder's engine, of one on another machine, or through the controller.
 
     Raises:
         ConfigError: there is no note, or no credential of an operator.
@@ -200,7 +204,7 @@ def close(args: argparse.Namespace, wanted: str) -> int:
     """
     if not args.note.strip():
         raise ConfigError("--note", args.note, "a sentence: why the incident is closed")
-    answer = channel_of(args, CHANGING).call("incident_close", id=wanted, note=args.note)
+    answer = operator_channel(args).call("incident_close", id=wanted, note=args.note)
     told = f"incident {answer['verdict_id']} of job {answer['job']} is closed by {answer['actor']}"
     print(plain(f"{told}; 'incidents show' tells it in about two seconds"))
     return 0

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tocsin.cli.durations import duration_of, moment_ns
-from tocsin.cli.engine_reader import ASKING, CHANGING, add_engine_arguments, channel_of
+from tocsin.cli.engine_reader import ASKING, CHANGING, add_engine_arguments
 from tocsin.cli.incident_text import moment_text
+from tocsin.cli.operator_channel import add_operator_arguments, operator_channel
 from tocsin.cli.paths import add_data_argument
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.operator_notes import TARGET_KINDS
@@ -37,10 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     add_data_argument(parser)
     add_engine_arguments(parser, CHANGING)
+    add_operator_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the engine that holds the data folder, or the one on another machine; return the exit status.
+    """Ask the engine of the data folder, one on another machine, or the controller; return the exit status.
 
     Raises:
         ConfigError: a flag is wrong, or the verb does not use it.
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """
     verb, wanted = asked_of(args.words, is_planned=args.lasts is not None)
     check_flags(args, verb)
-    client = channel_of(args, ASKING if verb == LIST else CHANGING)
+    client = operator_channel(args, ASKING if verb == LIST else CHANGING)
     if verb == LIST:
         works = client.call("maintenance_list")["works"]
     elif verb == END:

@@ -18,7 +18,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError, TocsinError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, REPORTS, VERDICTS
+from tocsin.schemas.kafka.topics import ALERTS_SENT, NOTES_TAKEN, REPORTS, VERDICTS
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     prefix, config = args.topic_prefix, TopicSinkConfig(check=check)
-    group, reports = args.group or f"{prefix}.sink-clickhouse", (*REPORTS, ALERTS_SENT)
+    group, reports = args.group or f"{prefix}.sink-clickhouse", (*REPORTS, ALERTS_SENT, NOTES_TAKEN)
     with contextlib.ExitStack() as opened:
         parts = []
         for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, reports, f"{group}.reports")):

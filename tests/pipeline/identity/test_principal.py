@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.pipeline.identity.principal import WAYS, Principal
+from tocsin.pipeline.identity.principal import BY_SECRET, BY_SIGNATURE, WAYS, Principal
 from tocsin.pipeline.incidents.closing import close_event
-from tocsin.schemas.credentials import Role
+from tocsin.schemas.credentials import Role, new_credential
 from tocsin.schemas.errors import IdentityError
 from tocsin.schemas.model_announcement import withdrawal
 from tocsin.schemas.reasons import IdentityRefusal as Why
@@ -35,6 +35,17 @@ def test_only_a_recording_s_player_repeats_what_the_control_socket_said(role: Ro
     allowed = "" if role is Role.PLAYER else Why.CLOSE_REFUSED
     assert _reason(Principal("n0", role, by), CLOSING) == allowed
     assert _reason(Principal(CLOSING.host, role, by), CLOSING) == allowed
+
+
+def test_an_operator_closes_with_a_signature_and_in_the_own_name_only() -> None:
+    ann = new_credential(Role.OPERATOR, "ann", 1)
+    own = close_event(JobKey("c", "j"), "v1", "seen", "operator:ann", 1)
+    assert _reason(Principal("ann", Role.OPERATOR, BY_SIGNATURE, ann), own) == ""
+    assert _reason(Principal("ann", Role.OPERATOR, BY_SIGNATURE, ann), CLOSING) == Why.CLOSE_REFUSED
+    assert _reason(Principal("ann", Role.OPERATOR, BY_SECRET, ann), own) == Why.CLOSE_REFUSED
+    reader = new_credential(Role.READER, "ann", 1)
+    named = close_event(JobKey("c", "j"), "v1", "seen", "reader:ann", 1)
+    assert _reason(Principal("ann", Role.READER, BY_SIGNATURE, reader), named) == Why.CLOSE_REFUSED
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,19 @@ from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
 from tocsin.pipeline.kafka.alert_work import AlertWork, AlertWorkConfig
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.fleet_work import FleetWork, covered_output
+from tocsin.pipeline.kafka.operator_notes import taken_output
+from tocsin.pipeline.kafka.topic_sink import Check
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
 from tocsin.pipeline.lab.testing.seats import MemorySeat, MemorySeats
 from tocsin.pipeline.stores.alert_codec import decode_alert
 from tocsin.schemas.cloudevents import encode_verdict
-from tocsin.schemas.errors import TakenOverError
+from tocsin.schemas.errors import IdentityError, TakenOverError
 from tocsin.schemas.job_key import FLEET_JOB_ID
-from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, EVENTS, VERDICTS
-from tocsin.schemas.reasons import Reason
-from tocsin.schemas.verdicts import Verdict, VerdictState
+from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, EVENTS, NOTES_TAKEN, VERDICTS
+from tocsin.schemas.operator_notes import Maintenance
+from tocsin.schemas.operator_requests import NoteTaken
+from tocsin.schemas.reasons import IdentityRefusal, Reason
+from tocsin.schemas.verdicts import Component, ComponentKind, Verdict, VerdictState
 from tocsin.schemas.wire.codec import encode
 
 ROUTES = RouteConfig({}, (Route("all", "pager"),), watchdog=AlertWatchdog("dog", 60.0))
@@ -33,8 +37,9 @@ class World:
     """The topics, the receivers, and the processes, one after another."""
 
     def __init__(self) -> None:
-        self.seats = MemorySeats((VERDICTS, COVERED))
+        self.seats = MemorySeats((VERDICTS, COVERED, NOTES_TAKEN))
         self.pager, self.dog = FakeAdapter(), FakeAdapter()
+        self.check: Check | None = None
         self.now_ns = ONSET + 60 * SECOND
         self.begin()
 
@@ -43,13 +48,21 @@ class World:
         self.seat = MemorySeat(self.seats)
         self.seats.holder, self.seat.poll_count = self.seat, 1000
         adapters = {"pager": self.pager, "dog": self.dog}
-        config = AlertWorkConfig(ROUTES)
-        self.work = AlertWork(config, lambda: adapters, clock_ns=lambda: self.now_ns, has_threads=False)
+        self.work = AlertWork(
+            AlertWorkConfig(ROUTES), lambda: adapters, None, self.check, clock_ns=lambda: self.now_ns, has_threads=False
+        )
         self.work.begin(*self.seat.take_over())
 
     def say(self, *verdicts: Verdict) -> None:
         for one in verdicts:
             self.seats.write(VERDICTS, encode_verdict(one))
+
+    def plan(self, target: Component, seconds: int, *hosts: str, said: int = 0) -> None:
+        """Work that begins now is told by the controller; ``said``: when, among several words on it."""
+        end_ns = self.now_ns + seconds * SECOND
+        work = Maintenance("00ff", "c1", target, self.now_ns, end_ns, "new cable", "operator:ann", said)
+        output = taken_output(NoteTaken(work, hosts))
+        self.seats.write(NOTES_TAKEN, output.value, output.key)
 
     def run(self, seconds: int = 1) -> None:
         """Let time pass: read, commit what is due."""
@@ -200,3 +213,84 @@ def test_a_message_that_is_no_verdict_is_counted_and_left_out(world: World) -> N
     world.send()
     assert world.told() == [(FIRING, "v1")]
     assert sum(world.work.refused.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "hosts"),
+    [
+        (Component(ComponentKind.HOST, "n3"), ()),
+        (Component(ComponentKind.LEAF, "leaf1"), ("n2", "n3")),
+        (Component(ComponentKind.JOB, "job-1"), ()),
+    ],
+)
+def test_under_planned_work_nobody_is_told_until_it_ends(
+    world: World, target: Component, hosts: tuple[str, ...]
+) -> None:
+    world.plan(target, 60, *hosts)
+    world.say(confirmed("v1"))
+    world.run(10)
+    world.begin()  # killed while the work holds the line
+    world.run(45)
+    world.send()
+    assert world.told() == []
+    world.run(10)
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+
+
+def test_work_that_is_ended_early_holds_nothing_any_more(world: World) -> None:
+    host = Component(ComponentKind.HOST, "n3")
+    world.plan(host, 3600)
+    world.say(confirmed("v1"))
+    world.run(10)
+    world.plan(host, 0, said=1)
+    world.run(2)
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+
+
+def test_work_on_another_host_holds_nothing(world: World) -> None:
+    world.plan(Component(ComponentKind.LEAF, "leaf1"), 3600, "n2", "n4")
+    world.say(confirmed("v1"))
+    world.run(5)
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+
+
+def test_work_that_ended_long_ago_leaves_the_state(world: World) -> None:
+    world.plan(Component(ComponentKind.HOST, "n3"), 60)
+    world.say(confirmed("v1"))
+    world.run(70)
+    assert [name for name in world.seats.state if name.startswith("work/")] == ["work/00ff"]
+    world.now_ns += 2 * 3600 * SECOND
+    world.begin()
+    world.say(confirmed("v2"))
+    world.run(5)
+    assert [name for name in world.seats.state if name.startswith("work/")] == []
+
+
+def test_notes_that_no_engine_signed_hold_nothing(world: World) -> None:
+    def check(value: bytes, signature: bytes | None, at_ns: int) -> None:
+        if b"maintenance_id" in value:
+            raise IdentityError(IdentityRefusal.UNSIGNED, "no signature")
+
+    world.check = check
+    world.begin()
+    world.plan(Component(ComponentKind.HOST, "n3"), 3600)
+    world.say(confirmed("v1"))
+    world.run(5)
+    world.send()
+    assert world.told() == [(FIRING, "v1")]
+    assert world.work.refused == {"unsigned": 1}
+
+
+def test_the_age_of_what_waits_is_a_metric(world: World) -> None:
+    world.pager.answers = [DeliveryResult(DeliveryReason.UNREACHABLE)]
+    world.say(confirmed("v1"))
+    world.run(5)
+    world.send()
+    world.now_ns += 100 * SECOND
+    [family] = [one for one in world.work.families() if one.name == "tocsin_alerts_oldest_waiting_seconds"]
+    ages = {one.labels["receiver"]: one.value for one in family.samples}
+    assert 100 <= ages["pager"] <= 106
+    assert ages["dog"] < 106

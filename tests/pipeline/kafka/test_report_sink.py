@@ -11,6 +11,7 @@ from tests.pipeline.stores.samples import JOB, ONSET
 from tests.pipeline.stores.test_alert_codec import ROW
 from tests.pipeline.stores.test_attempt_time_codec import TOLD
 from tests.pipeline.stores.test_report_codec import STATE, point
+from tests.schemas.test_operator_notes import JUDGED, WORK
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.report_sink import ReportSink
 from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
@@ -21,7 +22,17 @@ from tocsin.pipeline.stores.attempt_time_codec import encode_attempt_time
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.report_codec import encode_evidence, encode_health, encode_status
 from tocsin.schemas.errors import IdentityError, RowRefusedError, StoreAwayError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS, LATE, topic_name
+from tocsin.schemas.kafka.topics import (
+    ALERTS_SENT,
+    ETTR,
+    EVIDENCE,
+    HOST_HEALTH,
+    JOB_STATUS,
+    LATE,
+    NOTES_TAKEN,
+    topic_name,
+)
+from tocsin.schemas.operator_requests import NoteTaken, encode_taken
 from tocsin.schemas.reasons import IdentityRefusal
 
 MINUTE = HostHealth(JOB, "n1", ONSET, 60, 1, 2)
@@ -50,13 +61,15 @@ def test_each_topic_fills_its_table() -> None:
         (JOB_STATUS, encode_status(STATUS)),
         (ETTR, encode_attempt_time(TOLD)),
         (ALERTS_SENT, encode_alert(ROW)),
+        (NOTES_TAKEN, encode_taken(NoteTaken(JUDGED))),
+        (NOTES_TAKEN, encode_taken(NoteTaken(WORK, ("n1",)))),
     )
     sink = drained(messages(*reported), store, box)
 
     assert [one.ts_ns for one in store.evidence] == [point(1).ts_ns, point(2).ts_ns]
     assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])
-    assert (store.alerts_sent, store.attempt_times) == ([ROW], [TOLD])
-    assert sink.counters == {"written": 5, "committed": 5}
+    assert (store.alerts_sent, store.attempt_times, store.notes) == ([ROW], [TOLD], [JUDGED, WORK])
+    assert sink.counters == {"written": 7, "committed": 7}
 
 
 def test_what_is_no_report_becomes_a_dead_letter_and_stops_nothing() -> None:

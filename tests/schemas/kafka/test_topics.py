@@ -137,5 +137,8 @@ def test_names_and_kinds_are_the_same_for_good() -> None:
         "tocsin.alerts-state",
         "tocsin.covered",
         "tocsin.alerts-sent",
+        "tocsin.operator-notes",
+        "tocsin.operator-answers",
+        "tocsin.notes-taken",
         "tocsin.clock",
     ]
