@@ -129,6 +129,17 @@ def test_each_variable_of_a_query_is_one_of_its_dashboard() -> None:
         assert used == {one.name for one in board.variables}
 
 
+def test_the_link_to_a_job_sets_the_variables_of_its_dashboard() -> None:
+    jobs = next(board for board in BOARDS if board.name == "job")
+    leading = [panel for board in BOARDS for panel in loaded(board)["panels"] if "tocsin-job?" in json.dumps(panel)]
+
+    assert len(leading) == sum(panel.leads_to_job for board in BOARDS for panel in board.panels) > 0
+    for panel in leading:
+        url = panel["fieldConfig"]["overrides"][-1]["properties"][0]["value"][0]["url"]
+        assert url.startswith(f"/d/{loaded(jobs)['uid']}?")
+        assert set(re.findall(r"var-(\w+)=", url)) == {"cluster", "job"} <= {one.name for one in jobs.variables}
+
+
 def test_a_panel_with_two_data_sources_is_refused() -> None:
     panel = Panel("both", "table", (Sql("SELECT 1"), Prom("up")))
     with pytest.raises(ValueError, match="'both': its queries are of 2 data sources"):

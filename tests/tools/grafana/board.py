@@ -17,6 +17,11 @@ ALL: Final = "$__all"
 """Value of a variable while "All" is chosen."""
 SCHEMA_VERSION: Final = 41
 """Version of the dashboard model, that of Grafana 11.6."""
+_JOB_URL: Final = (
+    "/d/tocsin-job?var-cluster=${__data.fields.cluster:percentencode}"
+    "&var-job=${__data.fields.job:percentencode}&${__url_time_range}"
+)
+"""The dashboard of the job in a table's row."""
 _WIDTH: Final = 24
 """Columns of Grafana's grid."""
 
@@ -67,6 +72,7 @@ class Panel:
         red_above: value from which a figure is red; None: never.
         red_below: value below which a figure is red; None: never.
         none_word: what stands where there is no value.
+        leads_to_job: whether the column ``job`` leads to that job's dashboard; needs a column ``cluster``.
     """
 
     title: str
@@ -80,6 +86,7 @@ class Panel:
     red_above: float | None = None
     red_below: float | None = None
     none_word: str = ""
+    leads_to_job: bool = False
 
 
 @dataclass(frozen=True)
@@ -253,7 +260,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> Json:
         "gridPos": place,
         "targets": [_target(query, chr(ord("A") + at), panel.kind) for at, query in enumerate(panel.queries)],
         "options": _OPTIONS[panel.kind],
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": [_unit(*one) for one in panel.units.items()]},
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": list(_overrides(panel))},
     }
 
 
@@ -290,9 +297,17 @@ def _defaults(panel: Panel) -> Json:
     return found
 
 
-def _unit(column: str, unit: str) -> Json:
-    """Return the rule that gives one column its unit."""
-    return {"matcher": {"id": "byName", "options": column}, "properties": [{"id": "unit", "value": unit}]}
+def _overrides(panel: Panel) -> Iterator[Json]:
+    """Yield the rules that give single columns their unit, or their link."""
+    for column, unit in panel.units.items():
+        yield _override(column, "unit", unit)
+    if panel.leads_to_job:
+        yield _override("job", "links", [{"title": "This job", "url": _JOB_URL}])
+
+
+def _override(column: str, name: str, value: object) -> Json:
+    """Return the rule that gives one column a property."""
+    return {"matcher": {"id": "byName", "options": column}, "properties": [{"id": name, "value": value}]}
 
 
 def _reduced(**more: object) -> Json:

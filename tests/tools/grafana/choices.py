@@ -23,17 +23,24 @@ ONE_JOB: Final = "cluster = ${cluster:singlequote} AND job_id = ${job:singlequot
 """The row is of the chosen job; for the tables, whose column is ``job_id``."""
 
 CLUSTERS: Final = """\
-SELECT DISTINCT cluster FROM tocsin.job_status
+SELECT DISTINCT cluster FROM tocsin.host_health
 UNION DISTINCT
 SELECT DISTINCT cluster FROM tocsin.incidents"""
 ANY_CLUSTER: Final = Variable("cluster", "Cluster", CLUSTERS)
 THE_CLUSTER: Final = Variable("cluster", "Cluster", CLUSTERS, many=False)
-ANY_JOB: Final = Variable("job", "Job", f"SELECT DISTINCT job FROM tocsin.incident_times WHERE {CLUSTER}")
+ANY_JOB: Final = Variable(
+    "job",
+    "Job",
+    f"""\
+SELECT DISTINCT toString(job_id) FROM tocsin.host_health WHERE {CLUSTER}
+UNION DISTINCT
+SELECT DISTINCT job_id FROM tocsin.incidents WHERE {CLUSTER}""",
+)
 THE_JOB: Final = Variable(
     "job",
     "Job",
     """\
-SELECT DISTINCT job_id FROM tocsin.job_status WHERE cluster = ${cluster:singlequote}
+SELECT DISTINCT toString(job_id) FROM tocsin.host_health WHERE cluster = ${cluster:singlequote}
 UNION DISTINCT
 SELECT DISTINCT job_id FROM tocsin.incidents WHERE cluster = ${cluster:singlequote}""",
     many=False,

@@ -7,8 +7,28 @@ from typing import Final
 from tests.tools.grafana.board import Board, Panel, Prom, Sql
 from tests.tools.grafana.choices import HOST, HOST_OF_JOB, NAMES_HOST, ONE_JOB, THE_CLUSTER, THE_JOB, VERDICT_OF_JOB
 
-_NEWEST: Final = f"FROM tocsin.job_status FINAL\nWHERE {ONE_JOB}\nORDER BY attempt DESC\nLIMIT 1"
-_AGE: Final = f"SELECT (toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(ts)) / 1e3 AS age\n{_NEWEST}"
+_STEP: Final = f"""\
+SELECT step_seconds
+FROM
+(
+    SELECT ts AS at, JSONExtractFloat(status_json, 'step_seconds') AS step_seconds
+    FROM tocsin.job_status FINAL
+    WHERE {ONE_JOB} AND known
+    UNION ALL
+    SELECT told AS at, productive_seconds / steps AS step_seconds
+    FROM tocsin.ettr FINAL
+    WHERE {ONE_JOB} AND steps > 0
+)
+ORDER BY at DESC
+LIMIT 1"""
+_AGE: Final = f"""\
+SELECT (toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(max(at))) / 1e3 AS age
+FROM
+(
+    SELECT ts AS at FROM tocsin.job_status WHERE {ONE_JOB}
+    UNION ALL
+    SELECT told AS at FROM tocsin.ettr WHERE {ONE_JOB}
+)"""
 _OF_JOB: Final = "cluster = ${cluster:singlequote} AND job = ${job:singlequote}"
 _INCIDENTS: Final = f"""\
 SELECT since, attempt, machine, fault, cause, state, reason, action, confidence, opened, confirmed, ended, judgement,
@@ -128,9 +148,10 @@ JOB: Final = Board(
                 none_word="no account yet",
             ),
             Panel(
-                "Median time of a step",
+                "Time of a step",
                 "stat",
-                (Sql(f"SELECT JSONExtractFloat(status_json, 'step_seconds') AS step_seconds\n{_NEWEST}"),),
+                (Sql(_STEP),),
+                text="The median of the last steps; from tocsin serve the mean of the attempt.",
                 width=6,
                 height=4,
                 unit="s",
@@ -139,11 +160,11 @@ JOB: Final = Board(
                 "Age of its state",
                 "stat",
                 (Sql(_AGE),),
-                text="The engine tells the state every ten seconds. An old one: nothing is judged, or the job is over.",
+                text="Told every ten seconds, by tocsin serve each minute. If old, nothing is judged, or it ended.",
                 width=6,
                 height=4,
                 unit="s",
-                red_above=60,
+                red_above=180,
             ),
         ),
         "Incidents": (
@@ -201,7 +222,7 @@ JOB: Final = Board(
                 "Wall time of running attempts by part",
                 "timeseries",
                 (Prom(_RUNNING, "{{attempt}} {{part}}"),),
-                text="Only tocsin serve shows it.",
+                text="As Prometheus saw it.",
                 unit="s",
                 height=9,
             ),

@@ -8,10 +8,15 @@ from tests.tools.grafana.board import Board, Panel, Prom, Query, Sql
 from tests.tools.grafana.choices import ANY_CLUSTER, CLUSTER
 
 _STATES: Final = f"""\
-SELECT cluster, job_id AS job, attempt, ts, ended,
-    (toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(ts)) / 1e3 AS age
-FROM tocsin.job_status FINAL
-WHERE known AND NOT ended AND {CLUSTER}
+SELECT cluster, job_id AS job, attempt, max(at) AS newest,
+    (toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(newest)) / 1e3 AS age
+FROM
+(
+    SELECT cluster, job_id, attempt, ts AS at FROM tocsin.job_status FINAL WHERE known AND NOT ended AND {CLUSTER}
+    UNION ALL
+    SELECT cluster, job_id, attempt, told AS at FROM tocsin.ettr FINAL WHERE NOT is_over AND {CLUSTER}
+)
+GROUP BY cluster, job, attempt
 ORDER BY age DESC
 LIMIT 200"""
 _CANARIES: Final = f"""\
@@ -79,7 +84,8 @@ MONITOR: Final = Board(
                 "How old the state of each running job is",
                 "table",
                 (Sql(_STATES),),
-                text="The engine tells it every ten seconds of event time: the age is how far judging is behind.",
+                leads_to_job=True,
+                text="Told every ten seconds of event time, by tocsin serve each minute: how far judging is behind.",
                 units={"age": "s"},
             ),
             _series(
