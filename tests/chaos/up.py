@@ -31,7 +31,7 @@ class ClusterUp:
         """Start nothing yet."""
         self.folder = folder / "cluster"
         self.prefix = prefix
-        fixed = ["--no-ticker", "--start=earliest", "--partitions=2"]
+        fixed = ["--no-ticker", "--no-controller", "--start=earliest", "--partitions=2"]
         command = [sys.executable, "-m", "tocsin", "cluster", "up", f"--folder={self.folder}"]
         command += [f"--topic-prefix={prefix}", *fixed, *flags]
         self._child = Child(Program("tocsin cluster up", command, folder / "up.log", folder=ROOT))

@@ -1,4 +1,4 @@
-"""Runs broker, Flink with the job, ClickHouse endpoint, ticker and consumer on one machine, and restarts what dies."""
+"""Runs broker, Flink with the job, ClickHouse endpoint and tocsin's commands on one machine; restarts what dies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Final
 
 from tocsin.cli.cluster.broker import Broker, BrokerConfig
 from tocsin.cli.cluster.clickhouse import ClickHouseEndpoint, EndpointConfig
+from tocsin.cli.cluster.commands import CommandConfig, arguments_of, works_text
 from tocsin.cli.cluster.endpoint_users import READER, WRITER, address_of, make_users
 from tocsin.cli.cluster.flink import Flink
 from tocsin.cli.cluster.flink_conf import FlinkConfig
@@ -53,6 +54,8 @@ class ClusterConfig:
         credentials: file of all hosts' credentials; records not signed with one are refused. "": no signatures are
             required.
         is_player_allowed: whether a signature by the player of recordings is accepted for any host.
+        has_controller: whether a controller runs, which judges the fleet and takes people's notes.
+        alerts: routes file of the sender of alerts, "": none runs.
     """
 
     folder: Path
@@ -68,6 +71,8 @@ class ClusterConfig:
     is_exactly_once: bool = False
     credentials: str = ""
     is_player_allowed: bool = False
+    has_controller: bool = True
+    alerts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,17 @@ class Cluster:
         ]
         for index in range(config.flink.task_manager_count):
             self.units.append(Unit(f"taskmanager-{index}", self._worker(index), self._restart_worker(index)))
-        names = (["ticker"] if config.is_ticking else []) + ["sink"]
+        self.commands = CommandConfig(
+            config.prefix,
+            self._signing_key,
+            self._verdict_keys,
+            config.is_ticking,
+            config.has_controller,
+            config.alerts,
+            config.credentials,
+            config.is_player_allowed,
+        )
+        names = self.commands.names()
         self.units += [Unit(name, self._command(name), self._restart_command(name)) for name in names]
 
     @property
@@ -153,28 +168,24 @@ class Cluster:
         return job_id
 
     def start_command(self, name: str) -> None:
-        """Start the ticker or the consumer, and wait until its log says that it works."""
-        child, works = self._begin_command(name)
-        child.wait_ready(lambda: child.said(works), _READY_SECONDS)
+        """Start a command of tocsin, and wait until its log says that it works."""
+        child = self._begin_command(name)
+        child.wait_ready(lambda: child.said(works_text(name)), _READY_SECONDS)
 
-    def _begin_command(self, name: str) -> tuple[Child, str]:
-        """Start the ticker or the consumer; return the process, and the text that its log shows once it works."""
-        writer = address_of(self.clickhouse.url, self._users, WRITER)
-        kafka = [f"--kafka={self.broker.address}", f"--topic-prefix={self._config.prefix}"]
-        arguments, works = {
-            "ticker": (["ticker", *kafka], "ticking"),
-            "sink": (
-                ["sink", "clickhouse", *kafka, f"--clickhouse={writer}", f"--verdict-keys={self._verdict_keys}"],
-                "tocsin sink: ",
-            ),
-        }[name]
+    def _begin_command(self, name: str) -> Child:
+        """Start a command of tocsin, and return the process."""
+
+        def writer() -> str:
+            return address_of(self.clickhouse.url, self._users, WRITER)
+
+        arguments = arguments_of(name, self.commands, self.broker.address, writer)
         command = [sys.executable, "-m", "tocsin", *arguments]
         log = self._config.folder / "logs" / f"{name}.log"
         if (old := self._commands.get(name)) is not None:
             old.kill()
         child = self._commands[name] = Child(Program(f"tocsin {name}", command, log))
         child.start()
-        return child, works
+        return child
 
     def logs(self) -> dict[str, str]:
         """Return the log file of each part that has been started, by name."""
@@ -240,11 +251,11 @@ class Cluster:
         return lambda: self.flink.start_task_manager(index)
 
     def _command(self, name: str) -> Callable[[], Child | None]:
-        """Return a function that returns the process of the ticker or the consumer, None: not started yet."""
+        """Return a function that returns the process of a command, None: not started yet."""
         return lambda: self._commands.get(name)
 
     def _restart_command(self, name: str) -> Callable[[], None]:
-        """Return a function that restarts the ticker or the consumer."""
+        """Return a function that restarts a command."""
 
         def restart() -> None:
             self._begin_command(name)  # it waits for the others by itself

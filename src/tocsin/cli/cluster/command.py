@@ -14,9 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tocsin.cli.cluster.commands import COMMANDS, SINK
 from tocsin.cli.cluster.flink_conf import FlinkConfig, bound_opt_folder, flink_home, parse_settings, python_path
 from tocsin.cli.cluster.jars import fetch_jars, java
 from tocsin.cli.cluster.state import (
@@ -40,6 +42,7 @@ from tocsin.schemas.printable import plain
 if TYPE_CHECKING:
     from tocsin.cli.cluster.cluster import Cluster
 
+_PARTS: Final = f"kafka, jobmanager, taskmanager-0, clickhouse, {', '.join(COMMANDS)} or cluster"
 _DOWN_SECONDS: Final = 120.0
 _AS_ROOT: Final = """\
 WARNING: this runs as root. Flink runs the programs of whoever reaches its ports, and other users of this machine reach
@@ -53,7 +56,9 @@ PORT_OF_ADDRESS: Final = re.compile(r":(\d+)(?:\?|$)")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands and their flags to the parser."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    up = verbs.add_parser("up", help="start broker, Flink with the job, ClickHouse, ticker and consumer; until Ctrl-C")
+    up = verbs.add_parser(
+        "up", help="start broker, Flink with the job, ClickHouse, tocsin's own commands; until Ctrl-C"
+    )
     status = verbs.add_parser("status", help="what runs, and where to reach it; status 1 where something does not")
     logs = verbs.add_parser("logs", help="the last lines of a part's log, or the files of all")
     down = verbs.add_parser("down", help="end the cluster that runs in another terminal")
@@ -63,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         verb.add_argument("--folder", type=Path, metavar="DIR", help=text)
     _add_up_arguments(up)
-    logs.add_argument("name", nargs="?", help="kafka, jobmanager, taskmanager-0, clickhouse, ticker, sink or cluster")
+    logs.add_argument("name", nargs="?", help=_PARTS)
     logs.add_argument("-n", "--lines", type=int, default=40, metavar="N", help="how many (default: %(default)s)")
 
 
@@ -89,6 +94,9 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start", choices=tuple(STARTS), default="latest", help=text)
     text = "no live ticks: for recordings, whose player brings its own ('tocsin replay --to-kafka')"
     parser.add_argument("--no-ticker", action="store_true", help=text)
+    text = "no controller, which judges the fleet and takes people's notes"
+    parser.add_argument("--no-controller", action="store_true", help=text)
+    _add(parser, "--alerts", "", "FILE", "tell people by this routes file (docs/alerts.md)")
     _add(parser, "--metrics-ports", "", "PORTS", "Flink's Prometheus reporter, FIRST-LAST, on ALL interfaces")
     text = "a setting of Flink's own; may be repeated"
     parser.add_argument("--flink-setting", action="append", default=[], metavar="NAME=VALUE", help=text)
@@ -144,6 +152,11 @@ def _check(args: argparse.Namespace) -> None:
         must = f"1 to {args.task_managers * args.slots} (TaskManagers times slots)"
         raise ConfigError("--parallelism", args.parallelism, must)
     parse_settings(args.flink_setting)
+    if args.alerts:
+        from tocsin.pipeline.alerts.adapters import ADAPTERS
+        from tocsin.pipeline.alerts.routes import load_routes
+
+        load_routes(Path(args.alerts), ADAPTERS)
 
 
 def _check_ports(args: argparse.Namespace) -> None:
@@ -209,7 +222,7 @@ def _run_until_interrupted(folder: Path, args: argparse.Namespace, begun: float,
 
     write_phase("starting")
     try:
-        _steps(cluster, on_done, is_ticking=not args.no_ticker).run()
+        _steps(cluster, on_done).run()
         write_phase("running")
         for line in address_lines(addresses, time.monotonic() - begun, reach):
             print(line, flush=True)
@@ -227,15 +240,15 @@ def _run_until_interrupted(folder: Path, args: argparse.Namespace, begun: float,
     return 0
 
 
-def _steps(cluster: Cluster, on_done: Callable[[str, float], None], *, is_ticking: bool) -> Steps:
+def _steps(cluster: Cluster, on_done: Callable[[str, float], None]) -> Steps:
     """Return the start-up steps of the cluster, with their dependencies."""
     steps = Steps(on_done)
     steps.add("kafka", cluster.start_broker)
     steps.add("flink", cluster.start_flink)
     steps.add("clickhouse", cluster.clickhouse.start)
-    if is_ticking:
-        steps.add("ticker", lambda: cluster.start_command("ticker"), "kafka")
-    steps.add("sink", lambda: cluster.start_command("sink"), "kafka", "clickhouse")
+    for name in cluster.commands.names():
+        needs = ("kafka", "clickhouse") if name == SINK else ("kafka",)
+        steps.add(name, partial(cluster.start_command, name), *needs)
     steps.add("job", cluster.start_job, "kafka", "flink")
     return steps
 
@@ -268,6 +281,8 @@ def _config(folder: Path, args: argparse.Namespace) -> Any:
         args.exactly_once,
         args.credentials and str(Path(args.credentials).absolute()),
         args.allow_player or args.no_ticker,
+        not args.no_controller,
+        args.alerts and str(Path(args.alerts).absolute()),
     )
 
 
