@@ -33,8 +33,9 @@ FILES_OF_USERS = frozenset({"deploy/.env"})
 
 FOREIGN_NAMES = frozenset(
     {"AlterConfigs", "DescribeConfigs", "NoResourceAvailableException", "ReplicatedReplacingMergeTree"}
+    | {"AdminLevel", "ResumeAfter", "SlurmUser"}
 )
-"""Names of Kafka's, Flink's and ClickHouse's that only a page says."""
+"""Names of Kafka's, Flink's, ClickHouse's and Slurm's that only a page says."""
 
 FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`]+)`")

@@ -1,7 +1,7 @@
 """A real Slurm on this machine: one ``slurmctld`` and eight ``slurmd`` in a folder, without root and without munge.
 
-A stub in place of ``RebootProgram`` restarts the one ``slurmd`` that called it; ``-b`` makes that one report the time
-of its own start as the machine's boot.
+A stub in place of ``RebootProgram`` restarts the one ``slurmd`` that called it, with ``-b``: that one says at each
+registration that the machine has just booted. So it is started once more without it before its node takes jobs again.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class Slurm:
             **ENVIRONMENT,
         }
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self.rebooted: set[str] = set()
         first = free_ports(NODE_COUNT)
         values = {
             "host": socket.gethostname().split(".")[0],
@@ -140,7 +141,15 @@ class Slurm:
                 self.stop(name)
                 self.start_node(name, "-b")
                 restarted.append(name)
+                self.rebooted.add(name)
         return restarted
+
+    def settle(self, name: str) -> None:
+        """Start the slurmd of a node that was rebooted as one whose machine has run for long."""
+        self.rebooted.discard(name)
+        self.stop(name)
+        self.start_node(name)
+        self.until(lambda: self.node(name).boot_seconds < time.time() - 30)
 
     def ask(self, *arguments: str) -> str:
         """Run one of Slurm's programs; its output."""
@@ -187,6 +196,8 @@ class Slurm:
         for name in node_names():
             if name not in self.daemons:
                 self.start_node(name)
+            if name in self.rebooted:
+                self.settle(name)
             if self.node(name).is_rebooting:
                 self.ask("scontrol", "cancel_reboot", name)
             if self.node(name).takes_no_work:

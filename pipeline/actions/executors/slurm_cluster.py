@@ -30,7 +30,6 @@ ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _WILDCARDS = ("all",)
 _LIST = re.compile(r"[A-Za-z0-9._,\[\]-]+")
-_PRINTABLE = re.compile(r"[ -~]+")
 _AWAY = (
     "Unable to contact slurm controller",
     "Socket timed out",
@@ -144,6 +143,14 @@ class SlurmCluster:
         """
         self._ask("scontrol", "update", f"JobId={job_id:d}", f"AdminComment={_line(comment)}")
 
+    def requeue(self, job_id: int) -> None:
+        """End a job's run and put it back into the queue.
+
+        Raises:
+            TargetError: Slurm is away or refuses.
+        """
+        self._ask("scontrol", "requeue", f"{job_id:d}")
+
     def requeue_held(self, job_id: int) -> None:
         """End a job's run and put it back into the queue, held.
 
@@ -202,8 +209,8 @@ def _line(text: str) -> str:
     """Return a text that Slurm keeps as one line.
 
     Raises:
-        TargetRefusedError: it has other characters than printable ASCII.
+        TargetRefusedError: it is empty, or has a character that is not printable.
     """
-    if not _PRINTABLE.fullmatch(text):
-        raise TargetRefusedError(f"{text!r} is not a line of printable ASCII")
+    if not text or not text.isprintable():
+        raise TargetRefusedError(f"{text!r} is not a line of printable characters")
     return text

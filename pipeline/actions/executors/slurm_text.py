@@ -89,6 +89,7 @@ class JobReading:
         job_id: number of the job.
         states: ``RUNNING``, ``PENDING``, ``COMPLETING``, ``COMPLETED`` ...; one word or more.
         restart_count: how often it was requeued.
+        start_seconds: when its present run began (Unix time), or will begin; 0 if unknown.
         nodes: hosts that it has now, as a host list (``node[2-3]``); "" for none.
         required: hosts that its user demands, as a host list.
         excluded: hosts that it must not get, as a host list.
@@ -102,6 +103,7 @@ class JobReading:
     job_id: int
     states: frozenset[str]
     restart_count: int
+    start_seconds: int = 0
     nodes: str = ""
     required: str = ""
     excluded: str = ""
@@ -236,6 +238,7 @@ def _job(entry: Mapping[str, Any]) -> JobReading:
         _whole(entry["job_id"]),
         frozenset([states] if isinstance(states, str) else states),
         _whole(entry["restart_cnt"]),
+        _whole(entry["start_time"]),
         entry["nodes"],
         entry["required_nodes"],
         entry["excluded_nodes"],
