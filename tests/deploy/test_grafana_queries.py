@@ -68,8 +68,8 @@ def lines(name: str, ago_seconds: int, *states: VerdictState, job: JobKey = HERE
     ]
 
 
-def fill(store: SqlStore, without: str = "") -> None:
-    """Write what a fleet leaves behind, by the store's own methods; without what ``serve`` or ``kafka`` adds."""
+def fill(store: SqlStore, *, by_serve: bool = False) -> None:
+    """Write what a fleet leaves behind, by the store's own methods; ``by_serve``: what tocsin serve writes of it."""
     for line in (
         *lines("stands", 120, OPEN, CONFIRMED),
         *lines("former", 3 * 86_400, OPEN, CONFIRMED, VerdictState.RESOLVED),
@@ -87,14 +87,13 @@ def fill(store: SqlStore, without: str = "") -> None:
     )
     minutes = [NOW - at * 60 * SECOND for at in range(5)]
     store.write_host_health([HostHealth(HERE, "n3", at, 60, 1, 2, 1.5, "gpu_power_watts") for at in minutes])
-    if without != "kafka":
-        state = {"host_count": 2, "rank_count": 16, "stepping_rank_count": 16, "max_step": 12, "step_seconds": 0.75}
+    if not by_serve:
+        state = {"host_count": 2, "rank_count": 16, "stepping_rank_count": 16, "max_step": 12, "step_seconds": 0.5}
         store.write_job_status([JobStatus(HERE, NOW, True, {**state, "abstained": {"too_few_peers": 3}}, [])])
-    if without != "serve":
-        parts = {TimePart.PRODUCTIVE: 60 * SECOND, TimePart.DETECTION: 10 * SECOND}
-        store.write_attempt_times([AttemptTime(HERE, NOW - 100 * SECOND, NOW, NOW, False, parts, 80, 2, 12)])
-        work = Maintenance("m1", "c1", N3, NOW - 60 * SECOND, NOW + 3_600 * SECOND, "new fan", "uid:1000", NOW)
-        store.write_notes([Feedback("c1", "former", True, "cable", "uid:1000", NOW), work])
+    parts = {TimePart.PRODUCTIVE: 60 * SECOND, TimePart.DETECTION: 10 * SECOND}
+    store.write_attempt_times([AttemptTime(HERE, NOW - 100 * SECOND, NOW, NOW, False, parts, 80, 2, 12)])
+    work = Maintenance("m1", "c1", N3, NOW - 60 * SECOND, NOW + 3_600 * SECOND, "new fan", "uid:1000", NOW)
+    store.write_notes([Feedback("c1", "former", True, "cable", "uid:1000", NOW), work])
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +170,7 @@ def test_the_figures_of_the_fleet(store: SqlStore) -> None:
 
 
 def test_the_figures_of_a_job(store: SqlStore) -> None:
-    assert value(store, "job: Time of a step") == 0.75
+    assert value(store, "job: Time of a step") == 0.5
     assert value(store, "job: Effective training time") == pytest.approx(0.6)
     [pace] = ask(store, QUERIES["job: Attempts"].text, CHOSEN)
     assert pace["mean_step_seconds"] == 0.75

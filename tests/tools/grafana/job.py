@@ -11,15 +11,15 @@ _STEP: Final = f"""\
 SELECT step_seconds
 FROM
 (
-    SELECT ts AS at, JSONExtractFloat(status_json, 'step_seconds') AS step_seconds
+    SELECT 1 AS choice, ts AS at, JSONExtractFloat(status_json, 'step_seconds') AS step_seconds
     FROM tocsin.job_status FINAL
     WHERE {ONE_JOB} AND known
     UNION ALL
-    SELECT told AS at, productive_seconds / steps AS step_seconds
+    SELECT 2 AS choice, told AS at, productive_seconds / steps AS step_seconds
     FROM tocsin.ettr FINAL
     WHERE {ONE_JOB} AND steps > 0
 )
-ORDER BY at DESC
+ORDER BY choice, at DESC
 LIMIT 1"""
 _AGE: Final = f"""\
 SELECT (toUnixTimestamp64Milli(now64(3)) - toUnixTimestamp64Milli(max(at))) / 1e3 AS age
