@@ -20,8 +20,8 @@ HARD_KINDS: Final = frozenset(
     {ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY, ActionKind.RESET_GPU, ActionKind.REBOOT}
 )
 """Kinds that take a machine or a part of it away from its users; each needs two witnesses."""
-REMOVING_KINDS: Final = frozenset({ActionKind.DRAIN, ActionKind.EVICT})
-"""Kinds that keep new work off a machine until they are undone."""
+REMOVING_KINDS: Final = frozenset({ActionKind.DRAIN, ActionKind.EVICT, ActionKind.RESET_GPU, ActionKind.REBOOT})
+"""Kinds that keep new work off a machine until they are undone, also where the machine works again."""
 STOPPING_KINDS: Final = frozenset({ActionKind.RESTART, ActionKind.EVICT, ActionKind.ROLLBACK, ActionKind.REPLAY})
 """Kinds that end the running attempt of a job."""
 MAX_MACHINES: Final = 4096
@@ -109,6 +109,7 @@ class Action:
         holder: executor that holds the lease, "" = nobody.
         lease_ns: from this time on another executor may claim it, 0 = nobody holds it.
         parameters: settings of the kind, by name.
+        detail: one sentence about the state for people, "" = none.
     """
 
     action_id: str
@@ -131,6 +132,7 @@ class Action:
     holder: str = ""
     lease_ns: int = 0
     parameters: tuple[Parameter, ...] = ()
+    detail: str = ""
 
     def may_begin(self, executor: str, now_ns: int) -> bool:
         """Return whether an executor may make the first change to the target at this time."""

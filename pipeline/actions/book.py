@@ -1,0 +1,99 @@
+"""All actions that the controller remembers, and the questions that guards ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tocsin.pipeline.actions.tracked import TrackedAction, state_of, tracked_of_state
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.verdicts import ActionKind
+
+
+class ActionBook:
+    """The actions by id, with an index by host, by job and by verdict."""
+
+    def __init__(self) -> None:
+        """Start without actions."""
+        self._by_id: dict[str, TrackedAction] = {}
+        self._by_host: dict[tuple[str, str], dict[str, None]] = {}
+        self._by_job: dict[tuple[str, str], dict[str, None]] = {}
+        self._by_verdict: dict[tuple[str, str], dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of actions."""
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[TrackedAction]:
+        """Yield all actions, oldest first."""
+        return iter(list(self._by_id.values()))
+
+    def get(self, action_id: str) -> TrackedAction | None:
+        """Return an action, None if it is not known."""
+        return self._by_id.get(action_id)
+
+    def add(self, tracked: TrackedAction) -> None:
+        """Remember an action."""
+        name = tracked.action.action_id
+        self._by_id[name] = tracked
+        for index, key in self._places(tracked):
+            index.setdefault(key, {})[name] = None
+
+    def remove(self, tracked: TrackedAction) -> None:
+        """Forget an action."""
+        name = tracked.action.action_id
+        self._by_id.pop(name, None)
+        for index, key in self._places(tracked):
+            entries = index.get(key, {})
+            entries.pop(name, None)
+            if not entries:
+                index.pop(key, None)
+
+    def of_host(self, cluster: str, host: str) -> list[TrackedAction]:
+        """Return the actions that concern a machine, oldest first."""
+        return self._of(self._by_host, (cluster, host))
+
+    def of_job(self, cluster: str, job_id: str) -> list[TrackedAction]:
+        """Return the actions on a job, of whatever attempt, oldest first."""
+        return self._of(self._by_job, (cluster, job_id))
+
+    def of_verdict(self, cluster: str, verdict_id: str) -> list[TrackedAction]:
+        """Return the actions of a verdict, oldest first."""
+        return self._of(self._by_verdict, (cluster, verdict_id))
+
+    def is_held_by_others(self, cluster: str, host: str, but: Sequence[TrackedAction]) -> bool:
+        """Return whether an action other than these took a machine away."""
+        names = {one.action.action_id for one in but}
+        return any(one.action.action_id not in names for one in self.standing(cluster, host))
+
+    def standing(self, cluster: str, host: str) -> list[TrackedAction]:
+        """Return the actions that took a machine away and were not undone."""
+        return [one for one in self.of_host(cluster, host) if one.is_standing and one.state is not ActionState.UNDOING]
+
+    def open_count(self) -> int:
+        """Return the number of actions that are not final, without pages."""
+        return sum(not one.is_final for one in self._by_id.values() if one.kind is not ActionKind.NOTIFY)
+
+    def to_state(self) -> list[Any]:
+        """Return all actions as JSON-able values, by id."""
+        return [state_of(self._by_id[name]) for name in sorted(self._by_id)]
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        """Replace the actions by what ``to_state`` returned."""
+        self.__init__()  # type: ignore[misc]  # all indexes begin anew
+        found = sorted(map(tracked_of_state, state), key=lambda one: (one.action.issued_ns, one.action.action_id))
+        for tracked in found:
+            self.add(tracked)
+
+    def _of(self, index: dict[tuple[str, str], dict[str, None]], key: tuple[str, str]) -> list[TrackedAction]:
+        return [self._by_id[name] for name in index.get(key, ())]
+
+    def _places(
+        self, tracked: TrackedAction
+    ) -> Iterator[tuple[dict[tuple[str, str], dict[str, None]], tuple[str, str]]]:
+        """Yield each index with the key under which an action stands in it."""
+        job = tracked.action.target.job
+        yield self._by_job, (job.cluster, job.job_id)
+        yield self._by_verdict, (job.cluster, tracked.action.verdict_id)
+        for host in tracked.hosts:
+            yield self._by_host, (job.cluster, host)

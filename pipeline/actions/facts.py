@@ -1,0 +1,216 @@
+"""What the controller knows of machines, jobs, executors and engines, each by its newest message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tocsin.schemas.action_events import (
+    CordonOwner,
+    CordonSeen,
+    EngineHeartbeat,
+    ExecutorHeard,
+    HumanChange,
+    HumanChangeKind,
+    JobFacts,
+    MachineFacts,
+)
+from tocsin.schemas.actions import ActionTarget, Machine
+from tocsin.schemas.job_key import JobKey
+from tocsin.schemas.plain_objects import plain_object, read_object
+from tocsin.schemas.verdicts import ActionKind, Component
+
+T = TypeVar("T")
+_KEPT_IF_UNKNOWN = ("boot_id", "driver", "firmware", "node_uid", "leaf", "minipod")
+
+
+class FactBook:
+    """The newest fact of each machine, job, executor and engine; the least recently told are forgotten first."""
+
+    def __init__(self, most_count: int) -> None:
+        """Start without facts.
+
+        Args:
+            most_count: how many of each kind are remembered.
+        """
+        self._most_count = most_count
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._machines: dict[tuple[str, str], MachineFacts] = {}
+        self._jobs: dict[tuple[str, str], JobFacts] = {}
+        self._cordons: dict[tuple[str, str], CordonSeen] = {}
+        self._executors: dict[tuple[str, str], ExecutorHeard] = {}
+        self._engines: dict[str, EngineHeartbeat] = {}
+        self._places: dict[tuple[str, str, str], set[str]] = {}
+        """(cluster, "leaf", "minipod" or "fleet", name) -> its machines."""
+
+    def take_machine(self, told: MachineFacts) -> bool:
+        """Take what is told of a machine; "" leaves what is known. Return whether it is not older than that."""
+        key = told.cluster, told.host
+        known = self._machines.get(key)
+        if known is not None:
+            if told.ts_ns < known.ts_ns:
+                return False
+            kept = {name: getattr(told, name) or getattr(known, name) for name in _KEPT_IF_UNKNOWN}
+            told = replace(told, **kept)
+            self._unplace(known)
+        self._put(self._machines, key, told)
+        self._place(told)
+        return True
+
+    def take_job(self, told: JobFacts) -> bool:
+        """Take what is told of a job; an earlier attempt changes nothing. Return whether it was taken."""
+        key = told.job.cluster, told.job.job_id
+        known = self._jobs.get(key)
+        if known is not None:
+            if (told.job.attempt, told.ts_ns) < (known.job.attempt, known.ts_ns):
+                return False
+            if told.job.attempt == known.job.attempt:
+                told = replace(
+                    told,
+                    hosts=told.hosts or known.hosts,
+                    slurm_job_id=told.slurm_job_id or known.slurm_job_id,
+                    pods=told.pods or known.pods,
+                )
+            told = replace(
+                told,
+                spare_count=known.spare_count if told.spare_count is None else told.spare_count,
+                may_shrink=known.may_shrink if told.may_shrink is None else told.may_shrink,
+            )
+        self._put(self._jobs, key, told)
+        return True
+
+    def take_cordon(self, told: CordonSeen) -> bool:
+        """Take who keeps new work off a machine. Return whether it is not older than what is known."""
+        known = self._cordons.get((told.cluster, told.host))
+        if known is not None and told.ts_ns < known.ts_ns:
+            return False
+        self._put(self._cordons, (told.cluster, told.host), told)
+        return True
+
+    def take_human_change(self, told: HumanChange) -> bool:
+        """Take what a person did to a machine as who keeps new work off it now."""
+        is_back = told.kind is HumanChangeKind.UNCORDONED
+        owner = CordonOwner.NOBODY if is_back else CordonOwner.OTHER
+        return self.take_cordon(CordonSeen(told.cluster, told.host, owner, told.ts_ns))
+
+    def take_executor(self, told: ExecutorHeard) -> bool:
+        """Take that an executor is alive. Return whether it is not older than what is known."""
+        known = self._executors.get((told.cluster, told.executor))
+        if known is not None and told.ts_ns < known.ts_ns:
+            return False
+        self._put(self._executors, (told.cluster, told.executor), told)
+        return True
+
+    def take_heartbeat(self, told: EngineHeartbeat) -> bool:
+        """Take that an engine judges. Return whether it is not older than what is known."""
+        known = self._engines.get(told.cluster)
+        if known is not None and told.ts_ns < known.ts_ns:
+            return False
+        self._put(self._engines, told.cluster, told)
+        return True
+
+    def machine(self, cluster: str, host: str) -> MachineFacts | None:
+        """Return what is known of a machine, None for nothing."""
+        return self._machines.get((cluster, host))
+
+    def job(self, cluster: str, job_id: str) -> JobFacts | None:
+        """Return what is known of a job, None for nothing."""
+        return self._jobs.get((cluster, job_id))
+
+    def cordon_owner(self, cluster: str, host: str) -> CordonOwner:
+        """Return who keeps new work off a machine, as far as it is known."""
+        known = self._cordons.get((cluster, host))
+        return CordonOwner.NOBODY if known is None else known.owner
+
+    def heartbeat(self, cluster: str) -> EngineHeartbeat | None:
+        """Return the last heartbeat of a cluster's engine, None if none was heard."""
+        return self._engines.get(cluster)
+
+    def has_executor(self, cluster: str, kind: ActionKind, since_ns: int) -> bool:
+        """Return whether an executor for a kind of action was heard since a time."""
+        return any(
+            kind in one.kinds and one.ts_ns >= since_ns
+            for (where, _), one in self._executors.items()
+            if where == cluster
+        )
+
+    def leaf_of(self, job: JobKey, host: str) -> str:
+        """Return the leaf switch of a machine, "" if it is not known."""
+        known = self._machines.get((job.cluster, host))
+        return "" if known is None else known.leaf
+
+    def minipod_of(self, cluster: str, host: str) -> str:
+        """Return the minipod of a machine, "" if it is not known."""
+        known = self._machines.get((cluster, host))
+        return "" if known is None else known.minipod
+
+    def size(self, cluster: str, scope: str, name: str) -> int:
+        """Return the number of machines of a leaf, a minipod or the fleet (name ""), 0 if none is known."""
+        return len(self._places.get((cluster, scope, name), ()))
+
+    def target(self, job: JobKey, component: Component | None, hosts: Sequence[str]) -> ActionTarget:
+        """Return the target of an action with the incarnation that is known now."""
+        facts = self._jobs.get((job.cluster, job.job_id))
+        is_same = facts is not None and facts.job.attempt == job.attempt
+        pods = {one.host: one.uid for one in facts.pods} if facts is not None and is_same else {}
+        slurm_job_id = facts.slurm_job_id if facts is not None and is_same else ""
+        machines = []
+        for host in sorted(set(hosts)):
+            known = self._machines.get((job.cluster, host))
+            boot_id, node_uid = ("", "") if known is None else (known.boot_id, known.node_uid)
+            machines.append(Machine(host, boot_id, node_uid, pods.get(host, "")))
+        return ActionTarget(job, component, tuple(machines), slurm_job_id)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return all facts as JSON-able values, each kind by key."""
+        books: tuple[Mapping[Any, Any], ...] = (
+            self._machines,
+            self._jobs,
+            self._cordons,
+            self._executors,
+            self._engines,
+        )
+        names = ("machines", "jobs", "cordons", "executors", "engines")
+        return {name: [plain_object(one) for one in book.values()] for name, book in zip(names, books, strict=True)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Replace the facts by what ``to_state`` returned."""
+        self.clear()
+        for told in (read_object(MachineFacts, one, "machine") for one in state["machines"]):
+            self._machines[told.cluster, told.host] = told
+            self._place(told)
+        for job in (read_object(JobFacts, one, "job") for one in state["jobs"]):
+            self._jobs[job.job.cluster, job.job.job_id] = job
+        for cordon in (read_object(CordonSeen, one, "cordon") for one in state["cordons"]):
+            self._cordons[cordon.cluster, cordon.host] = cordon
+        for executor in (read_object(ExecutorHeard, one, "executor") for one in state["executors"]):
+            self._executors[executor.cluster, executor.executor] = executor
+        for engine in (read_object(EngineHeartbeat, one, "engine") for one in state["engines"]):
+            self._engines[engine.cluster] = engine
+
+    def _put(self, book: dict[Any, T], key: object, told: T) -> None:
+        """Remember a fact as the one told last."""
+        book.pop(key, None)
+        book[key] = told
+        while len(book) > self._most_count:
+            oldest = next(iter(book))
+            gone = book.pop(oldest)
+            if isinstance(gone, MachineFacts):
+                self._unplace(gone)
+
+    def _place(self, told: MachineFacts) -> None:
+        for scope, name in (("leaf", told.leaf), ("minipod", told.minipod), ("fleet", "")):
+            if name or scope == "fleet":
+                self._places.setdefault((told.cluster, scope, name), set()).add(told.host)
+
+    def _unplace(self, told: MachineFacts) -> None:
+        for scope, name in (("leaf", told.leaf), ("minipod", told.minipod), ("fleet", "")):
+            hosts = self._places.get((told.cluster, scope, name))
+            if hosts is not None:
+                hosts.discard(told.host)
+                if not hosts:
+                    del self._places[told.cluster, scope, name]

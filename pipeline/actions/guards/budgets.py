@@ -1,0 +1,114 @@
+"""Budgets: how many machines or restarts within an hour, a day and a week, and how many machines out at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tocsin.pipeline.actions.config import BudgetLimit, BudgetScope, ns
+from tocsin.pipeline.actions.guards.guard import ActionCase, GuardOutcome, Ruling
+from tocsin.pipeline.actions.reasons import ActionReason
+from tocsin.pipeline.actions.tracked import TrackedAction
+from tocsin.schemas.actions import HARD_KINDS
+from tocsin.schemas.verdicts import ActionKind
+
+_REASONS: Final = {
+    BudgetScope.JOB: ActionReason.BUDGET_JOB,
+    BudgetScope.LEAF: ActionReason.BUDGET_LEAF,
+    BudgetScope.MINIPOD: ActionReason.BUDGET_MINIPOD,
+    BudgetScope.FLEET: ActionReason.BUDGET_FLEET,
+}
+_RESTARTS: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
+
+
+class BudgetGuard:
+    """Holds an action for which a budget has no place left.
+
+    An action takes its place when it may be begun, and gives it back only if it ends without having been begun. One
+    place of each window is left to other classes of evidence, where there is more than one. An action on a whole leaf
+    needs approval instead, and takes one place of the fleet.
+    """
+
+    name = "budgets"
+
+    def judge(self, case: ActionCase) -> Ruling | None:
+        """See ``Guard.judge``."""
+        kind = case.action.kind
+        if kind in HARD_KINDS:
+            limits, counted = case.config.machine_budgets, HARD_KINDS
+        elif kind in _RESTARTS:
+            limits, counted = case.config.restart_budgets, _RESTARTS
+        else:
+            return None
+        mine = case.action.action_id
+        others = [
+            one
+            for one in case.book
+            if one.kind in counted
+            and (one.is_reserved or one.is_standing)
+            and one.action.action_id != mine
+            and one.action.target.job.cluster == case.cluster
+        ]
+        for limit in limits:
+            for name in self._scopes(case, limit.scope):
+                ruling = self._judge_one(case, limit, name, others)
+                if ruling is not None:
+                    return ruling
+        return None
+
+    def _judge_one(
+        self, case: ActionCase, limit: BudgetLimit, name: str, others: Iterable[TrackedAction]
+    ) -> Ruling | None:
+        """Return a hold if one limit of one scope has no place left."""
+        size = self._size(case, limit.scope, name)
+        allowed = limit.allowed_count(size)
+        needed = self._places(case, case.tracked, limit.scope, name)
+        used = same = 0
+        for other in others:
+            if limit.window_seconds:
+                is_counted = other.used_ns(case.now_ns) > case.now_ns - ns(limit.window_seconds)
+            else:
+                is_counted = other.is_out(case.now_ns)
+            if is_counted:
+                places = self._places(case, other, limit.scope, name)
+                used += places
+                same += places if other.action.budget_class == case.action.budget_class else 0
+        where = f"{limit.scope.value} {name}".strip()
+        if used + needed > allowed:
+            reason = _REASONS[limit.scope] if limit.window_seconds else ActionReason.BUDGET_CONCURRENT
+            return Ruling(GuardOutcome.HOLD, reason, f"{where}: {used} of {allowed} in {limit.window_seconds} s")
+        if limit.window_seconds and allowed > 1 and same + needed > allowed - 1:
+            detail = f"{where}: {same} of {allowed} in {limit.window_seconds} s, all of one class"
+            return Ruling(GuardOutcome.HOLD, ActionReason.BUDGET_OF_OTHERS, detail)
+        return None
+
+    def _scopes(self, case: ActionCase, scope: BudgetScope) -> Iterator[str]:
+        """Yield the names of one kind of scope that an action concerns."""
+        if scope is BudgetScope.FLEET:
+            yield ""
+        elif scope is BudgetScope.JOB:
+            yield case.action.target.job.job_id
+        elif not case.action.target.is_leaf():
+            yield from sorted({self._place_of(case, host, scope) for host in case.tracked.hosts} - {""})
+
+    def _places(self, case: ActionCase, tracked: TrackedAction, scope: BudgetScope, name: str) -> int:
+        """Return how many places of one scope an action takes."""
+        target = tracked.action.target
+        if scope is BudgetScope.FLEET:
+            return tracked.weight()
+        if scope is BudgetScope.JOB:
+            return tracked.weight() if target.job.job_id == name else 0
+        return sum(self._place_of(case, host, scope) == name for host in target.hosts)
+
+    def _place_of(self, case: ActionCase, host: str, scope: BudgetScope) -> str:
+        """Return the leaf or minipod of a machine, "" if it is not known."""
+        if scope is BudgetScope.LEAF:
+            return case.facts.leaf_of(case.action.target.job, host)
+        return case.facts.minipod_of(case.cluster, host)
+
+    def _size(self, case: ActionCase, scope: BudgetScope, name: str) -> int:
+        """Return the number of machines of a scope, 0 if it is not known."""
+        if scope is BudgetScope.JOB:
+            facts = case.facts.job(case.cluster, name)
+            return 0 if facts is None else len(facts.hosts)
+        return case.facts.size(case.cluster, scope.value, name)

@@ -1,0 +1,190 @@
+"""From verdicts and proposals to actions: new ones, renewed ones, and those that their verdict no longer asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from tocsin.pipeline.actions.config import ns
+from tocsin.pipeline.actions.desk import Desk
+from tocsin.pipeline.actions.ladder import Proposal
+from tocsin.pipeline.actions.reasons import ActionReason
+from tocsin.pipeline.actions.tracked import TrackedAction, slim, tracked_from
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import REMOVING_KINDS, Action, action_id_of
+from tocsin.schemas.verdicts import ActionKind, ComponentKind, Verdict, VerdictState
+
+_CLOSED: Final = frozenset({VerdictState.CANCELLED, VerdictState.EXPIRED, VerdictState.RESOLVED})
+_LAPSES: Final = frozenset(
+    {ActionReason.DEADLINE, ActionReason.VERDICT_STALE, ActionReason.VERDICT_CLOSED, ActionReason.VERDICT_CHANGED}
+)
+"""Reasons of an end after which an action is open again when its verdict holds again."""
+_MOST_VERDICTS: Final = 100_000
+
+
+class ProposalIntake:
+    """Makes actions of proposals; a repeated proposal means the same action."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Put the actions on a desk."""
+        self._desk = desk
+        self._updates: dict[tuple[str, str], int] = {}
+        """(cluster, verdict) -> its newest update; the least recently seen are forgotten first."""
+
+    def is_news(self, verdict: Verdict) -> bool:
+        """Note an update of a verdict and return whether it is newer than all before."""
+        key = verdict.job.cluster, verdict.verdict_id
+        known = self._updates.pop(key, -1)
+        self._updates[key] = max(known, verdict.update)
+        while len(self._updates) > _MOST_VERDICTS:
+            del self._updates[next(iter(self._updates))]
+        return verdict.update > known
+
+    def take_verdict(self, verdict: Verdict, proposals: Sequence[Proposal], now_ns: int) -> None:
+        """Apply an update of a verdict: what it proposes, and what it no longer asks for."""
+        actions = self._desk.book.of_verdict(verdict.job.cluster, verdict.verdict_id)
+        if verdict.state in _CLOSED:
+            for tracked in actions:
+                if tracked.is_unbegun:
+                    self._desk.end(tracked, ActionState.CANCELLED, ActionReason.VERDICT_CLOSED, now_ns, verdict.reason)
+            return
+        again = {id(found) for one in proposals if (found := self._known(_merged(one), actions)) is not None}
+        for tracked in actions:
+            if not tracked.is_unbegun or id(tracked) in again:
+                continue
+            if _asks_for_other(verdict, tracked):
+                self._desk.end(tracked, ActionState.CANCELLED, ActionReason.VERDICT_CHANGED, now_ns, verdict.reason)
+            else:
+                self._renew(tracked, verdict, verdict.expires_ns, now_ns)
+        self.take_proposals(proposals, now_ns)
+
+    def take_proposals(self, proposals: Sequence[Proposal], now_ns: int) -> None:
+        """Open an action for each proposal, or renew the one that means the same."""
+        for proposal in map(_merged, proposals):
+            verdict = proposal.verdict
+            if proposal.kind is ActionKind.NONE:
+                continue
+            if proposal.kind is ActionKind.NOTIFY:
+                target = self._desk.facts.target(verdict.job, proposal.component, proposal.hosts)
+                self._desk.life.notify(verdict, target, ActionReason.ALLOWED, now_ns, proposal.note[:1000])
+                continue
+            known = self._known(proposal, self._desk.book.of_verdict(verdict.job.cluster, verdict.verdict_id))
+            if known is None:
+                self._open(proposal, now_ns)
+            elif known.is_unbegun:
+                self._renew(known, verdict, _deadline_ns(proposal), now_ns)
+            elif self._has_lapsed(known) and verdict.state not in _CLOSED:
+                self._revive(known, verdict, _deadline_ns(proposal), now_ns)
+
+    def _open(self, proposal: Proposal, now_ns: int) -> None:
+        """Open a new action."""
+        verdict, facts = proposal.verdict, self._desk.facts
+        target = facts.target(verdict.job, proposal.component, proposal.hosts)
+        machines = [facts.machine(verdict.job.cluster, host) for host in target.hosts]
+        versions = sorted({f"{one.driver}/{one.firmware}" for one in machines if one is not None} - {"/"})
+        name = "leaf" if target.is_leaf() else proposal.signal
+        action = Action(
+            action_id=action_id_of(verdict.verdict_id, proposal.kind, target),
+            verdict_id=verdict.verdict_id,
+            verdict_update=verdict.update,
+            kind=proposal.kind,
+            target=target,
+            cause=verdict.cause,
+            rule=proposal.rule,
+            budget_class=" ".join((name, *versions[:1]))[:256],
+            issued_ns=now_ns,
+            deadline_ns=max(now_ns, _deadline_ns(proposal)),
+            state=ActionState.PROPOSED,
+            reason="",
+            changed_ns=now_ns,
+            parameters=proposal.parameters,
+        )
+        if self._desk.book.get(action.action_id) is not None:
+            return
+        tracked = tracked_from(proposal, action)
+        if self._desk.book.open_count() >= self._desk.config.open_count:
+            self._desk.life.begin(tracked, ActionState.REFUSED, ActionReason.TOO_MANY, "", now_ns)
+            return
+        self._desk.open(tracked, now_ns)
+
+    def _renew(self, tracked: TrackedAction, verdict: Verdict, deadline_ns: int, now_ns: int) -> None:
+        """Prolong an action by a later update of its verdict; it keeps its id and its approval."""
+        tracked.verdict = slim(verdict)
+        later_ns = max(tracked.action.deadline_ns, deadline_ns)
+        is_later = later_ns > tracked.action.deadline_ns
+        tracked.action = replace(tracked.action, verdict_update=verdict.update, deadline_ns=later_ns)
+        revision = tracked.action.revision
+        if tracked.is_open:
+            self._desk.judge(tracked, now_ns)
+        if is_later and tracked.action.revision == revision:
+            self._desk.life.publish(tracked, now_ns)
+
+    def _revive(self, tracked: TrackedAction, verdict: Verdict, deadline_ns: int, now_ns: int) -> None:
+        """Open an action again whose verdict had lapsed and holds again; an earlier approval does not count."""
+        tracked.verdict = slim(verdict)
+        tracked.approved_ns = tracked.asked_ns = tracked.held_ns = 0
+        tracked.action = replace(
+            tracked.action, verdict_update=verdict.update, deadline_ns=deadline_ns, approval_deadline_ns=0, actor=""
+        )
+        self._desk.chain.breaker.seen(self._desk.case(tracked, now_ns))
+        ruling = self._desk.chain.judge(self._desk.case(tracked, now_ns))
+        if ruling is None or ruling.outcome.state not in {ActionState.EXPIRED, ActionState.REFUSED}:
+            self._desk.judge(tracked, now_ns)
+
+    def _known(self, proposal: Proposal, actions: Sequence[TrackedAction]) -> TrackedAction | None:
+        """Return the action that a proposal means again, None for a new one.
+
+        What was carried out once, or is, is never opened again, whatever became of its target since.
+        """
+        hosts = tuple(sorted(set(proposal.hosts)))
+        same = [
+            one
+            for one in actions
+            if one.kind is proposal.kind and one.hosts == hosts and one.action.target.component == proposal.component
+        ]
+        begun = [one for one in same if not one.is_unbegun and (one.begun_ns or one.holders)]
+        alive = [one for one in same if one.is_unbegun]
+        if begun or alive:
+            return (begun or alive)[0]
+        target = self._desk.facts.target(proposal.verdict.job, proposal.component, proposal.hosts)
+        wanted = action_id_of(proposal.verdict.verdict_id, proposal.kind, target)
+        return next((one for one in same if one.action.action_id == wanted), None)
+
+    def _has_lapsed(self, tracked: TrackedAction) -> bool:
+        """Return whether an action ended only because its verdict did, and no executor ever had it."""
+        is_over = tracked.state in {ActionState.EXPIRED, ActionState.CANCELLED}
+        return is_over and tracked.action.reason in _LAPSES and not tracked.holders
+
+    def to_state(self) -> list[Any]:
+        """Return the state as JSON-able values."""
+        return [[*key, update] for key, update in self._updates.items()]
+
+    def load_state(self, state: Sequence[Any]) -> None:
+        """Replace the state by what ``to_state`` returned."""
+        self._updates = {(cluster, verdict_id): update for cluster, verdict_id, update in state}
+
+
+def _deadline_ns(proposal: Proposal) -> int:
+    """Return until when a proposal may be begun."""
+    verdict = proposal.verdict
+    if proposal.deadline_seconds is None:
+        return verdict.expires_ns
+    return min(verdict.expires_ns, verdict.detected_ns + ns(proposal.deadline_seconds))
+
+
+def _merged(proposal: Proposal) -> Proposal:
+    """Return a proposal on several machines behind one leaf as one on the leaf, others unchanged."""
+    common = proposal.verdict.common
+    is_leaf = common is not None and common.kind in {ComponentKind.LEAF, ComponentKind.MINIPOD}
+    if is_leaf and proposal.kind in REMOVING_KINDS and len(set(proposal.hosts)) > 1:
+        return replace(proposal, component=common)
+    return proposal
+
+
+def _asks_for_other(verdict: Verdict, tracked: TrackedAction) -> bool:
+    """Return whether an update of a verdict is about something else than an action that was proposed for it."""
+    before = tracked.verdict
+    names = {suspect.component.name for suspect in verdict.suspects}
+    was = {suspect.component.name for suspect in before.suspects}
+    return verdict.action is not before.action or verdict.fault is not before.fault or names != was

@@ -1,0 +1,193 @@
+"""One action with everything that the controller remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tocsin.pipeline.actions.ladder import Proposal
+from tocsin.schemas.action_states import BEGUN_STATES, FINAL_STATES, OPEN_STATES, ActionState
+from tocsin.schemas.actions import REMOVING_KINDS, STOPPING_KINDS, Action
+from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
+from tocsin.schemas.plain_objects import plain_object, read_object
+from tocsin.schemas.verdicts import ActionKind, Verdict
+
+MAX_HOLDERS = 8
+"""Most executors of one action whose last words are remembered."""
+
+
+@dataclass(slots=True)
+class TrackedAction:
+    """An action, the verdict that it rests on, and what happened to it.
+
+    Attributes:
+        action: the action as it was published last.
+        verdict: newest update of its verdict, without evidence.
+        signal: class of the evidence without driver and firmware.
+        detector: detector that found the fault first.
+        needs_approval: whether the policy asks a person.
+        note: what the policy says to people.
+        approved_ns: when a person approved it, 0 = nobody did.
+        asked_ns: since when it waits for approval, 0 = it never did.
+        held_ns: since when guards hold it, 0 = none does.
+        blocked_ns: since when its executor is held up, 0 = it is not.
+        begun_ns: when its executor began, 0 = it did not.
+        done_ns: when it was done, 0 = it was not.
+        is_proven: whether a failed check or a person proved it right.
+        cleared: hosts of it that may come back.
+        seqs: executor -> number of its last message about this action.
+        paged: reason of the last page about it, "" = none.
+        holders: executors that were given it, oldest first.
+        has_effects: whether an executor said that it changed something.
+        command_ns: when a person said something of it last, 0 = never.
+    """
+
+    action: Action
+    verdict: Verdict
+    signal: str
+    detector: str
+    needs_approval: bool
+    note: str = ""
+    approved_ns: int = 0
+    asked_ns: int = 0
+    held_ns: int = 0
+    blocked_ns: int = 0
+    begun_ns: int = 0
+    done_ns: int = 0
+    is_proven: bool = False
+    cleared: set[str] = field(default_factory=set)
+    seqs: dict[str, int] = field(default_factory=dict)
+    paged: str = ""
+    holders: list[str] = field(default_factory=list)
+    has_effects: bool = False
+    command_ns: int = 0
+
+    @property
+    def state(self) -> ActionState:
+        """The action's state."""
+        return self.action.state
+
+    @property
+    def kind(self) -> ActionKind:
+        """The action's kind."""
+        return self.action.kind
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The action's machines."""
+        return self.action.target.hosts
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no executor holds it and it may still be carried out."""
+        is_held_up = self.state is ActionState.BLOCKED and not self.begun_ns
+        return self.kind is not ActionKind.NOTIFY and (self.state in OPEN_STATES or is_held_up)
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Whether nothing was changed yet and something still may be."""
+        return self.is_open or (self.state is ActionState.CLAIMED)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is over and took nothing away that is still to come back."""
+        if self.state in FINAL_STATES:
+            return not self.is_standing
+        return self.state is ActionState.DONE and self.kind not in REMOVING_KINDS
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether it uses a place in the budgets: it may be begun, or an executor had it."""
+        return self.state in {ActionState.APPROVED, ActionState.CLAIMED} or bool(self.holders)
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether it took machines away, or may have, and they were not given back."""
+        if self.kind not in REMOVING_KINDS:
+            return False
+        is_begun = self.state in BEGUN_STATES or (self.state is ActionState.BLOCKED and bool(self.begun_ns))
+        return is_begun or (self.state is ActionState.FAILED and self.has_effects)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is about to be, or is being, carried out."""
+        begun = self.state is ActionState.BLOCKED and bool(self.begun_ns)
+        return begun or self.state in {ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED}
+
+    def is_out(self, now_ns: int) -> bool:
+        """Return whether it keeps machines away at this time, or an executor may still take them away."""
+        may_begin = self.state in {ActionState.APPROVED, ActionState.CLAIMED} or (
+            bool(self.holders) and now_ns < self.action.lease_ns
+        )
+        return self.is_standing or (self.kind in REMOVING_KINDS and may_begin)
+
+    @property
+    def stops_job(self) -> bool:
+        """Whether carrying it out ends the job's attempt."""
+        return self.kind in STOPPING_KINDS
+
+    def used_ns(self, now_ns: int) -> int:
+        """Return when it used its place in the budgets: now while it may be begun, later when it was begun."""
+        if self.state in {ActionState.APPROVED, ActionState.CLAIMED}:
+            return now_ns
+        return self.begun_ns or self.action.lease_ns
+
+    def weight(self) -> int:
+        """Return how many places of a budget it uses: one a machine; one for the job, and for a whole leaf."""
+        return 1 if self.action.target.is_leaf() else max(1, len(self.hosts))
+
+
+def tracked_from(proposal: Proposal, action: Action) -> TrackedAction:
+    """Return a new action with what its proposal says."""
+    verdict = proposal.verdict
+    detector = verdict.evidence[0].detector if verdict.evidence else proposal.rule
+    return TrackedAction(action, slim(verdict), proposal.signal, detector, proposal.needs_approval, proposal.note)
+
+
+def slim(verdict: Verdict) -> Verdict:
+    """Return a verdict without its evidence, which the controller does not need."""
+    return replace(verdict, evidence=())
+
+
+_NUMBERS = ("approved_ns", "asked_ns", "held_ns", "blocked_ns", "begun_ns", "done_ns", "command_ns")
+
+
+def state_of(tracked: TrackedAction) -> dict[str, Any]:
+    """Return an action's state as JSON-able values, the same for equal states."""
+    return {
+        "action": plain_object(tracked.action),
+        "verdict": encode_verdict(tracked.verdict).decode(),
+        "signal": tracked.signal,
+        "detector": tracked.detector,
+        "needs_approval": tracked.needs_approval,
+        "note": tracked.note,
+        "times": [getattr(tracked, name) for name in _NUMBERS],
+        "is_proven": tracked.is_proven,
+        "cleared": sorted(tracked.cleared),
+        "seqs": sorted(tracked.seqs.items()),
+        "paged": tracked.paged,
+        "holders": list(tracked.holders),
+        "has_effects": tracked.has_effects,
+    }
+
+
+def tracked_of_state(state: Mapping[str, Any]) -> TrackedAction:
+    """Return the action of what ``state_of`` returned."""
+    found = TrackedAction(
+        read_object(Action, state["action"], "action"),
+        decode_verdict(state["verdict"].encode()),
+        state["signal"],
+        state["detector"],
+        state["needs_approval"],
+        state["note"],
+        is_proven=state["is_proven"],
+        cleared=set(state["cleared"]),
+        seqs=dict(state["seqs"]),
+        paged=state["paged"],
+        holders=list(state["holders"]),
+        has_effects=state["has_effects"],
+    )
+    for name, value in zip(_NUMBERS, state["times"], strict=True):
+        setattr(found, name, value)
+    return found
