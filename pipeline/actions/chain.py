@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tocsin.pipeline.actions.guards.approvals import ApprovalGuard, ClassGuard, LeafGuard
+from tocsin.pipeline.actions.guards.approvals import ApprovalGuard, LeafGuard, UnprovenClassGuard
 from tocsin.pipeline.actions.guards.breaker import BreakerGuard
 from tocsin.pipeline.actions.guards.budgets import BudgetGuard
 from tocsin.pipeline.actions.guards.conflicts import ConflictGuard
@@ -42,7 +42,7 @@ class GuardChain:
         self.vetoes = VetoGuard()
         self.wrong_detectors = WrongDetectorGuard()
         self.breaker = BreakerGuard()
-        self.classes = ClassGuard()
+        self.classes = UnprovenClassGuard()
         self.guards: Sequence[Guard] = (
             StalenessGuard(),
             IncarnationGuard(),

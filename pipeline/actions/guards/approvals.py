@@ -37,7 +37,7 @@ class LeafGuard:
         return Ruling(GuardOutcome.ASK, ActionReason.LEAF_ASKS, detail)
 
 
-class ClassGuard:
+class UnprovenClassGuard:
     """Asks a person after several actions of a class that nothing ever proved right.
 
     A flood that trickles over weeks passes every budget; it does not pass this one. A failed check under load, or a
