@@ -151,3 +151,32 @@ def test_a_wrong_event_is_named_too(
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "replay", str(tmp_path / "absent.jsonl")]) == 2
     assert "absent.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("replay-groups --pp 4 --dp 6 --faulty 3 1", {"suspects": [13]}),
+        ("standby --machines 1024 --failure-rate 0.0012", {"standbys": 4}),
+        (
+            "over-evict --layout tp=2,pp=4,dp=4 --gpus-per-machine 2 --outliers 13,14",
+            {"group": "pp", "machines": [12, 13, 14, 15], "healthy": 2},
+        ),
+        (
+            "over-evict --layout tp=2,pp=4,dp=4 --gpus-per-machine 2 --outliers 1,14",
+            {"group": None, "instead": "stop-time checks"},
+        ),
+        ("backup --layout tp=2,dp=2,pp=4 --gpus-per-machine 2", {"shares_no_group": True}),
+    ],
+)
+def test_plans(words: str, wanted: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "plan", *words.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert {name: found[name] for name in wanted} == wanted
+    assert main(["policy", "plan", *words.split()]) == 0
+
+
+def test_a_plan_of_nonsense(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "plan", "over-evict", "--layout", "pp=4", "--gpus-per-machine", "1", "--outliers", "x"]) == 2
+    assert "--outliers = 'x'" in capsys.readouterr().err

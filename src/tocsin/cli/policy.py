@@ -1,4 +1,4 @@
-"""``tocsin policy``: the ladder of decisions as a file - where it is, whether it is right, what it says, a replay."""
+"""``tocsin policy``: the ladder of decisions as a file: where it is, whether it is right, what it says; and plans."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tocsin.cli.policy_plan import add_plan_arguments, plan_lines
 from tocsin.schemas.printable import json_text, plain
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_policy_argument(replay)
     replay.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_plan_arguments(verbs.add_parser("plan", help="plans for many machines: replay groups, standbys, evictions"))
 
 
 def add_policy_argument(parser: argparse.ArgumentParser) -> None:
@@ -51,11 +53,18 @@ def run(args: argparse.Namespace) -> int:
     """Run one verb and return the exit status 0.
 
     Raises:
-        ConfigError: a policy file is wrong, or the words to explain name nothing.
+        ConfigError: a policy file is wrong, the words to explain name nothing, or an argument of a plan does not fit.
         RecordingError: a line to replay is wrong.
     """
-    lines = {"path": _path, "check": _check, "schema": _schema, "explain": _explain, "replay": _replay}[args.verb]
-    for line in lines(args):
+    of_verb = {
+        "path": _path,
+        "check": _check,
+        "schema": _schema,
+        "explain": _explain,
+        "replay": _replay,
+        "plan": plan_lines,
+    }
+    for line in of_verb[args.verb](args):
         print(plain(line) if args.verb != "schema" else line)
     return 0
 
