@@ -70,7 +70,7 @@ def _line(**changes: Any) -> dict[str, Any]:
 def test_replay_prints_a_line_a_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [_line(), _line(id="b", cause="process_frozen", fault="hang"), _line(id="c", action="reboot", witnesses=[])]
     verdicts = write_lines(tmp_path / "v.jsonl", lines)
-    events = write_lines(tmp_path / "e.jsonl", [event_line(event("xid", {"code": 13}, second)) for second in (0, 60)])
+    events = write_lines(tmp_path / "e.jsonl", [event_line(event("xid", {"code": 13}, second)) for second in (0, 600)])
     assert main(["policy", "replay", str(verdicts), str(events), "--policy", str(DEFAULT_POLICY), "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 

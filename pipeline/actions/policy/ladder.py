@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.pipeline.actions.policy.caps import capped
-from tocsin.pipeline.actions.policy.config import Policy, PolicyRule, ProposalTarget, Tolerance
+from tocsin.pipeline.actions.policy.config import Policy, PolicyRule, ProposalTarget, Repetition, Tolerance
 from tocsin.pipeline.actions.policy.heard_codes import HeardCodes, code_of_event
 from tocsin.pipeline.actions.policy.matching import VerdictFacts, facts_of, fits
 from tocsin.pipeline.actions.policy.proposal import RepeatedCode, hosts_of, signal_of
 from tocsin.pipeline.actions.policy.reasons import PolicyReason
-from tocsin.pipeline.actions.policy.repeats import AlertSpan, Repeats
+from tocsin.pipeline.actions.policy.repeats import Repeats
 from tocsin.pipeline.actions.policy.steps import FailureSteps
 from tocsin.schemas.action_events import CheckResult
 from tocsin.schemas.action_states import ActionState
@@ -35,6 +35,11 @@ _PART: Final = "ladder"
 NEXT_STEP_SECONDS: Final = 600.0
 """How long what follows a step that is over may be begun."""
 _LIVE: Final = (VerdictState.OPEN, VerdictState.CONFIRMED)
+_SAME_ALERT_SECONDS: Final = 5.0
+"""Distance up to which an event and a verdict are about one network alert; flaps lie further apart."""
+_SAME_FAILURE_SECONDS: Final = 60.0
+"""Distance up to which codes of one host are about one failure: its processes die one after the other."""
+_USER_CODE: Final = "RESTART_APP"
 _NOT_DONE: Final = (ActionState.FAILED, ActionState.REFUSED)
 _MOST_JOBS: Final = 10_000
 _MOST_CLIMBERS: Final = 1_000
@@ -57,14 +62,15 @@ class PolicyLadder:
     def __init__(self, policy: Policy) -> None:
         """Start without history."""
         self._policy = policy
-        self._repeats = Repeats()
+        self._alerts = Repeats(_SAME_ALERT_SECONDS)
+        self._failures = Repeats(_SAME_FAILURE_SECONDS)
         self._steps = FailureSteps(policy.forget_seconds)
         self._heard = HeardCodes()
         self._evicted_ns: dict[str, int] = {}
         self._climbers: dict[str, _Climber] = {}
         """Verdict id -> the verdict whose job climbs the steps of a rule."""
         self._stepped = {one.name: one for one in policy.rules if len(one.kinds) > 1}
-        self._coded = tuple(one for one in policy.rules if one.again is not None and one.match.code)
+        self._repeating = tuple(one for one in policy.rules if one.again is not None)
         self._tolerant = tuple(one for one in policy.rules if one.tolerate is not None)
 
     def on_verdict(self, verdict: Verdict, now_ns: int) -> tuple[Proposal, ...]:
@@ -76,7 +82,7 @@ class PolicyLadder:
         """
         if verdict.state not in _LIVE:
             if verdict.state is VerdictState.CANCELLED:
-                self._repeats.take_back(verdict.verdict_id)
+                self._take_back(verdict)
             return ()
         evicted_ns = self._evicted_ns.get(_job_name(verdict.job), 0)
         facts = facts_of(verdict, self._heard.of(verdict), evicted_ns)
@@ -101,20 +107,22 @@ class PolicyLadder:
         if meaning is not None and meaning.accuses:
             for rule in self._tolerant:
                 if meaning.cause in rule.match.cause:
-                    self._repeats.note_event(_key(rule, event.job.cluster, event.host), event.ts_ns)
+                    self._alerts.note_event(_key(rule, event.job.cluster, event.host), event.ts_ns)
         code = code_of_event(event)
         if code is None or not event.host:
             return ()
         self._heard.hear(event, code)
         found = []
-        for rule in self._coded:
-            again = rule.again
-            if again is None or code.action not in rule.match.code:
+        for rule in self._repeating:
+            is_by_code = code.action in rule.match.code
+            is_by_cause = code.action == _USER_CODE and meaning is not None and meaning.cause in rule.match.cause
+            if rule.again is None or not (is_by_code or is_by_cause):
                 continue
             key = _key(rule, event.job.cluster, event.host)
-            is_new = self._repeats.note_event(key, event.ts_ns)
-            if is_new and self._repeats.count(key, again.within_seconds) >= again.count:
-                found.append(RepeatedCode(event.job, event.host, again.kind, rule.name, event.ts_ns))
+            is_new = self._failures.note_event(key, event.ts_ns)
+            is_again = self._failures.count(key, rule.again.within_seconds) >= rule.again.count
+            if is_new and is_again and is_by_code:
+                found.append(RepeatedCode(event.job, event.host, rule.again.kind, rule.name, event.ts_ns))
         return tuple(found)
 
     def on_action(self, action: Action, now_ns: int) -> tuple[Proposal, ...]:
@@ -168,7 +176,8 @@ class PolicyLadder:
         climbers = [[encode_verdict(one.verdict).decode(), one.has_failed_check] for one in self._climbers.values()]
         state = {
             "version": STATE_VERSION,
-            "repeats": self._repeats.to_state(),
+            "alerts": self._alerts.to_state(),
+            "failures": self._failures.to_state(),
             "steps": self._steps.to_state(),
             "heard": self._heard.to_state(),
             "evicted_ns": self._evicted_ns,
@@ -186,7 +195,8 @@ class PolicyLadder:
             state: Any = load_json(parts[_PART], _PART)
             if state["version"] != STATE_VERSION:
                 raise SnapshotError(f"{_PART}: version {state['version']}, this program reads {STATE_VERSION}")
-            self._repeats.load_state(state["repeats"])
+            self._alerts.load_state(state["alerts"])
+            self._failures.load_state(state["failures"])
             self._steps.load_state(state["steps"])
             self._heard.load_state(state["heard"])
             self._evicted_ns = dict(state["evicted_ns"])
@@ -198,20 +208,32 @@ class PolicyLadder:
     def _ask(self, rule: PolicyRule, facts: VerdictFacts, target: Component | None) -> Proposal:
         """Return what a rule without steps asks for on one target."""
         verdict, kind, by = facts.verdict, rule.kinds[0], rule.name
-        if target is not None and (rule.tolerate is not None or rule.again is not None):
+        if target is not None:
             key = _key(rule, verdict.job.cluster, target.name)
-            alert = self._repeats.note_verdict(key, verdict.verdict_id, verdict.onset_ns, verdict.detected_ns)
-            if rule.again is not None and self._repeats.count(key, rule.again.within_seconds) >= rule.again.count:
+            if rule.again is not None and self._is_again(rule.again, key, verdict):
                 kind = rule.again.kind
-            if rule.tolerate is not None and self._is_tolerated(rule.tolerate, key, alert):
+            if rule.tolerate is not None and self._is_tolerated(rule.tolerate, key, verdict):
                 return _proposal(verdict, ActionKind.NOTIFY, target, PolicyReason.TOLERATED.value)
         kind, by = capped(kind, by, facts, target)
         return _proposal(verdict, kind, target, by, approval=rule.needs_approval)
 
-    def _is_tolerated(self, rule: Tolerance, key: str, alert: AlertSpan) -> bool:
-        """Return whether an alert has neither come again nor stood for long."""
+    def _is_again(self, rule: Repetition, key: str, verdict: Verdict) -> bool:
+        """Note a failure and return whether it happened before, as often as a rule counts."""
+        failure = self._failures.note_verdict(key, verdict.verdict_id, verdict.onset_ns, verdict.detected_ns)
+        return self._failures.count(key, rule.within_seconds, failure.first_ns) >= rule.count
+
+    def _is_tolerated(self, rule: Tolerance, key: str, verdict: Verdict) -> bool:
+        """Note an alert and return whether it has neither come again nor stood for long."""
+        alert = self._alerts.note_verdict(key, verdict.verdict_id, verdict.onset_ns, verdict.detected_ns)
         is_short = alert.last_ns - alert.first_ns < rule.stands_seconds * NS_PER_SECOND
-        return is_short and self._repeats.count(key, rule.within_seconds) < rule.count
+        return is_short and self._alerts.count(key, rule.within_seconds) < rule.count
+
+    def _take_back(self, verdict: Verdict) -> None:
+        """Forget what a withdrawn verdict was counted as."""
+        for suspect in verdict.suspects:
+            for rules, repeats in ((self._tolerant, self._alerts), (self._repeating, self._failures)):
+                for rule in rules:
+                    repeats.take_back(_key(rule, verdict.job.cluster, suspect.component.name), verdict.verdict_id)
 
 
 def _step(rule: PolicyRule, facts: VerdictFacts, index: int, seconds: float | None = None) -> Proposal:

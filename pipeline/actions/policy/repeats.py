@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from tocsin.schemas.records import NS_PER_SECOND
 
-_SAME_NS: Final = 5 * NS_PER_SECOND
-"""Distance below which an event and a verdict (or two events) are about the same."""
 _MOST_KEYS: Final = 10_000
 _MOST_SPANS: Final = 16
 
@@ -30,10 +28,14 @@ class AlertSpan:
 
 
 class Repeats:
-    """Alerts by key; the longest unused keys and the oldest alerts of a key are forgotten first."""
+    """Alerts by key; the longest unused keys and the oldest alerts of a key are forgotten first.
 
-    def __init__(self) -> None:
+    An event and a verdict, or two events, that are at most ``same_seconds`` apart are one alert. Two verdicts are two.
+    """
+
+    def __init__(self, same_seconds: float) -> None:
         """Start without alerts."""
+        self._same_ns = int(same_seconds * NS_PER_SECOND)
         self._spans: dict[str, list[AlertSpan]] = {}
 
     def note_verdict(self, key: str, verdict_id: str, onset_ns: int, now_ns: int) -> AlertSpan:
@@ -44,7 +46,7 @@ class Repeats:
         spans = self._of(key)
         found = next((one for one in spans if one.verdict_id == verdict_id), None)
         if found is None:
-            near = (one for one in spans if not one.verdict_id and _is_near(one, onset_ns, now_ns))
+            near = (one for one in spans if not one.verdict_id and self._is_near(one, onset_ns, now_ns))
             found = next(near, None)
         if found is None:
             found = AlertSpan(onset_ns, onset_ns)
@@ -57,24 +59,29 @@ class Repeats:
         """Note an event; return whether it is an alert of its own: none is known at about its time."""
         spans = self._of(key)
         for one in spans:
-            if _is_near(one, ts_ns, ts_ns):
+            if self._is_near(one, ts_ns, ts_ns):
                 one.last_ns = max(one.last_ns, ts_ns)
                 return False
         self._add(spans, AlertSpan(ts_ns, ts_ns))
         return True
 
-    def take_back(self, verdict_id: str) -> None:
-        """Forget the alerts of a verdict that was withdrawn."""
-        for spans in self._spans.values():
+    def take_back(self, key: str, verdict_id: str) -> None:
+        """Forget the alert of a verdict that was withdrawn."""
+        if spans := self._spans.get(key):
             spans[:] = [one for one in spans if one.verdict_id != verdict_id]
 
-    def count(self, key: str, within_seconds: float) -> int:
-        """Return the number of alerts in the span that ends with the newest one's begin."""
+    def count(self, key: str, within_seconds: float, until_ns: int | None = None) -> int:
+        """Return the number of alerts that began in a span of time.
+
+        Args:
+            key: the key.
+            within_seconds: length of the span.
+            until_ns: its end; None: the begin of the newest alert.
+        """
         spans = self._spans.get(key, [])
-        if not spans:
-            return 0
-        since_ns = max(one.first_ns for one in spans) - int(within_seconds * NS_PER_SECOND)
-        return sum(one.first_ns >= since_ns for one in spans)
+        last_ns = max((one.first_ns for one in spans), default=0) if until_ns is None else until_ns
+        since_ns = last_ns - int(within_seconds * NS_PER_SECOND)
+        return sum(since_ns <= one.first_ns <= last_ns for one in spans)
 
     def to_state(self) -> dict[str, list[list[Any]]]:
         """Return the alerts as JSON values."""
@@ -94,14 +101,13 @@ class Repeats:
             del self._spans[next(iter(self._spans))]
         return spans
 
+    def _is_near(self, span: AlertSpan, first_ns: int, last_ns: int) -> bool:
+        """Return whether a time span meets an alert's, or is hardly apart from it."""
+        return span.first_ns - self._same_ns <= last_ns and first_ns <= span.last_ns + self._same_ns
+
     @staticmethod
     def _add(spans: list[AlertSpan], span: AlertSpan) -> None:
         """Add an alert; the oldest goes where there are too many."""
         spans.append(span)
         if len(spans) > _MOST_SPANS:
             spans.remove(min(spans, key=lambda one: one.last_ns))
-
-
-def _is_near(span: AlertSpan, first_ns: int, last_ns: int) -> bool:
-    """Return whether a time span meets an alert's, or is at most a few seconds away."""
-    return span.first_ns - _SAME_NS <= last_ns and first_ns <= span.last_ns + _SAME_NS

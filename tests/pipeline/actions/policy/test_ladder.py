@@ -290,6 +290,27 @@ def test_events_of_a_host_hide_no_verdict_on_something_else() -> None:
     assert kinds(asked(it, verdict("gpu_card_drop", evidence=(seen("gpu_lost", "n1: fell off the bus"),)))) == ["evict"]
 
 
+def test_a_failed_kernel_after_a_code_of_an_earlier_one_is_a_repetition() -> None:
+    it = ladder()
+    it.on_event(event("xid", {"code": 13}, -3600))
+    it.on_event(event("xid", {"code": 13}, -1))
+    one = verdict("cuda_execution_error", action=A.RESTART)
+
+    assert kinds(asked(it, one)) == ["probe"]
+    other = ladder()
+    other.on_event(event("xid", {"code": 13}, -1))
+    assert kinds(asked(other, one)) == ["restart"]
+
+
+def test_a_renewal_of_the_first_failure_stays_what_it_was() -> None:
+    it = ladder()
+    first = verdict("cuda_execution_error", action=A.RESTART)
+    asked(it, first)
+    asked(it, verdict("cuda_execution_error", seconds=600, action=A.RESTART))
+
+    assert kinds(asked(it, replace(first, update=1, detected_ns=at(700)))) == ["restart"]
+
+
 def test_a_burst_of_one_code_is_one_and_a_repetition_asks_people_for_diagnostics() -> None:
     it = ladder()
     burst = [it.on_event(event("xid", {"code": 31}, second / 10)) for second in range(20)]
@@ -378,7 +399,7 @@ def test_a_restored_ladder_goes_on_where_the_other_was() -> None:
 
 def test_a_damaged_snapshot_is_refused() -> None:
     right = ladder().snapshot()["ladder"]
-    for data in (b"{}", b"no", b'{"version": 2}', right.replace(b'"repeats":{}', b'"repeats":[1]')):
+    for data in (b"{}", b"no", b'{"version": 2}', right.replace(b'"alerts":{}', b'"alerts":[1]')):
         with pytest.raises(SnapshotError):
             ladder().restore({"ladder": data})
     with pytest.raises(SnapshotError):
