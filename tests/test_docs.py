@@ -108,7 +108,8 @@ def wrong_parts(command: str, rest: str) -> Iterator[str]:
     said = re.match(r" *([a-z][a-z-]*(?: *\| *[a-z][a-z-]*)*)", rest)
     named = re.split(r" *\| *", said[1]) if said else []
     yield from (f"{command} {verb}" for verb in named if verbs and verb not in verbs)
-    parsers = [parser, *(verbs[verb] for verb in named if verb in verbs)]
+    found = [verbs[verb] for verb in named if verb in verbs]
+    parsers = [parser, *found, *(inner for verb in found for inner in verbs_of(verb).values())]
     known = {text for each in parsers for text in each._option_string_actions}  # noqa: SLF001  # the same
     yield from (f"{command} {option}" for option in OPTION.findall(rest) if option not in known)
 
