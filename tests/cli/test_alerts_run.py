@@ -58,7 +58,11 @@ def start(
 
 
 def test_killed_and_taken_over_each_incident_is_told_once(
-    kafka_broker: Broker, topic_prefix: str, hook: Receiver, start: Callable[[str], Child]
+    kafka_broker: Broker,
+    topic_prefix: str,
+    hook: Receiver,
+    start: Callable[[str], Child],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     producer = KafkaProducer(bootstrap_servers=kafka_broker.address, linger_ms=0)
     now_ns = time.time_ns()
@@ -83,6 +87,9 @@ def test_killed_and_taken_over_each_incident_is_told_once(
     first.kill()
     wait_until(lambda: second.said("active"), 60)
     wait_until(lambda: ("v2", "firing") in told(), 30)
+    capsys.readouterr()
+    assert main(["alerts", "list", "--kafka", kafka_broker.address, "--topic-prefix", topic_prefix]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["standing", "standing"]
     say("v1", 2, VerdictState.RESOLVED)
     say("v2", 2, VerdictState.RESOLVED)
     wait_until(lambda: len(told()) >= 4, 30)

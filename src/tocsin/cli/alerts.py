@@ -7,14 +7,16 @@ import difflib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin.cli.alerts_run import add_run_arguments, run_alerts
+from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.paths import add_data_argument, data_folder
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.kafka.topics import ALERTS_STATE
 from tocsin.schemas.printable import json_text, plain
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = verbs.add_parser("list", help="what people were told that still stands, and what waits to be sent")
     shown.add_argument("--json", action="store_true", help="as JSON")
     add_data_argument(shown)
+    add_kafka_arguments(shown, text="the queue of 'tocsin alerts run' on these brokers, not that of 'tocsin serve'")
 
 
 def add_alerts_argument(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         run_alerts(args)
         return 0
     if args.verb == "list":
-        _list(data_folder(args.data) / QUEUE_FILE_NAME, is_json=args.json)
+        _list(_told(args), is_json=args.json)
         return 0
     if args.verb == "check":
         _check(args.file)
@@ -143,11 +146,20 @@ def _match_words(match: RouteMatch) -> list[str]:
     return [*parts, f"confidence from {match.min_confidence:g}"] if match.min_confidence else parts
 
 
-def _list(path: Path, *, is_json: bool) -> None:
-    """Print what stands and what waits by the queue's file."""
-    from tocsin.pipeline.alerts.told_list import read_told
+def _told(args: argparse.Namespace) -> list[ToldRow]:
+    """Return what stands and what waits, by the queue's file, or by the state of ``tocsin alerts run``."""
+    if not args.kafka or args.data:
+        from tocsin.pipeline.alerts.told_list import read_told
 
-    rows = read_told(path)
+        return read_told(data_folder(args.data) / QUEUE_FILE_NAME)
+    from tocsin.pipeline.alerts.told_parts import told_of
+    from tocsin.pipeline.kafka.state_reader import read_state
+
+    return told_of(read_state(settings_of(args), args.topic_prefix, ALERTS_STATE), time.time_ns())
+
+
+def _list(rows: Sequence[ToldRow], *, is_json: bool) -> None:
+    """Print what stands and what waits."""
     if is_json:
         print(json_text([asdict(row) for row in rows], indent=2))
         return

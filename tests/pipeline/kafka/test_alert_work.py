@@ -11,6 +11,7 @@ from tests.pipeline.kafka.fleet_kit import second_of
 from tests.pipeline.stores.samples import ONSET, SECOND, verdict
 from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, NoticeKind
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
+from tocsin.pipeline.alerts.told_parts import told_of
 from tocsin.pipeline.kafka.alert_work import AlertWork, AlertWorkConfig
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.fleet_work import FleetWork, covered_output
@@ -247,6 +248,16 @@ def test_work_that_is_ended_early_holds_nothing_any_more(world: World) -> None:
     world.run(2)
     world.send()
     assert world.told() == [(FIRING, "v1")]
+
+
+def test_the_state_says_to_a_person_what_stands_and_what_waits(world: World) -> None:
+    world.say(confirmed("v1"))
+    world.run(5)
+    [waits] = [one for one in told_of(world.seats.state, world.now_ns) if one.receiver == "pager"]
+    assert (waits.state, waits.route, waits.verdict_id) == ("waiting", "all", "v1")
+    world.send()
+    [stands] = [one for one in told_of(world.seats.state, world.now_ns) if one.receiver == "pager"]
+    assert (stands.state, stands.verdict_id, stands.kind) == ("standing", "v1", FIRING)
 
 
 def test_work_on_another_host_holds_nothing(world: World) -> None:
