@@ -59,11 +59,17 @@ class Role(StrEnum):
     OPERATOR = "operator"
     """Sends no records; asks like a reader, and plans work, judges verdicts and closes incidents."""
     EXECUTOR = "executor"
-    """Carries out actions: reads verdicts and sends no telemetry."""
+    """Carries out actions: reads them, signs what it says of them, and sends no telemetry."""
+    CONTROLLER = "controller"
+    """Decides about actions and signs them with a private key; executors hold only the public key."""
     TRAINER = "trainer"
     """Announces models, and nothing else."""
     ENGINE = "engine"
     """Signs verdicts with a private key; consumers hold only the public key."""
+
+
+SIGNING_ROLES: Final = frozenset({Role.ENGINE, Role.CONTROLLER, Role.EXECUTOR, Role.OPERATOR})
+"""Roles whose credentials are key pairs: what they say beside a connection is signed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from tests.attacks.registry import Outcome, attack
 from tests.model_announcements import announced
 from tests.pipeline.kafka.kit import FaultyStore, topic
 from tests.pipeline.stores.samples import verdict
+from tocsin.pipeline.identity.message_signatures import public_half
 from tocsin.pipeline.identity.signed import SignedRecords
-from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key, public_half
+from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key
 from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 from tocsin.pipeline.kafka.verdict_sink import VerdictSink
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob

@@ -14,7 +14,15 @@ from typing import Any, Final
 
 from tocsin.cli.paths import add_data_argument, credentials_file, data_folder
 from tocsin.schemas.credential_store import change, read_credentials, write_credentials
-from tocsin.schemas.credentials import ANY_NAME, Credential, Role, check_holder, format_credentials, new_credential
+from tocsin.schemas.credentials import (
+    ANY_NAME,
+    SIGNING_ROLES,
+    Credential,
+    Role,
+    check_holder,
+    format_credentials,
+    new_credential,
+)
 from tocsin.schemas.errors import ConfigError, FieldError
 
 _NS: Final = 1_000_000_000
@@ -92,17 +100,17 @@ def _issue(args: argparse.Namespace) -> int:
 
 
 def _fresh(role: Role, name: str, now_ns: int) -> Credential:
-    """Return a new credential; for an engine, a new key pair (which needs the cryptography package)."""
-    if role is not Role.ENGINE:
+    """Return a new credential; for a role that signs, a new key pair (which needs the cryptography package)."""
+    if role not in SIGNING_ROLES:
         return new_credential(role, name, now_ns)
-    from tocsin.pipeline.identity.verdict_signatures import new_engine_key
+    from tocsin.pipeline.identity.message_signatures import new_signing_key
 
-    return new_engine_key(name, now_ns)
+    return new_signing_key(role, name, now_ns)
 
 
 def _without_private_key(fresh: Credential) -> Credential:
-    """Return the credential as it is stored in the engine's file: of an engine's key pair only the public key."""
-    return replace(fresh, secret=b"") if fresh.role is Role.ENGINE else fresh
+    """Return the credential as it is stored in the engine's file: of those who never sign in only the public key."""
+    return replace(fresh, secret=b"") if fresh.role in {Role.ENGINE, Role.CONTROLLER} else fresh
 
 
 def _grace_ns(seconds: float) -> int:

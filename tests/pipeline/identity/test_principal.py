@@ -48,6 +48,9 @@ def test_an_operator_closes_with_a_signature_and_in_the_own_name_only() -> None:
     assert _reason(Principal("ann", Role.READER, BY_SIGNATURE, reader), named) == Why.CLOSE_REFUSED
 
 
+_SILENT = {Role.READER, Role.EXECUTOR, Role.CONTROLLER}
+
+
 @pytest.mark.parametrize(
     ("role", "own", "foreign", "scheduled", "model"),
     [
@@ -56,10 +59,11 @@ def test_an_operator_closes_with_a_signature_and_in_the_own_name_only() -> None:
         (Role.SCHEDULER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, "", Why.MODEL_REFUSED),
         (Role.READER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
         (Role.EXECUTOR, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
+        (Role.CONTROLLER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
     ],
 )
 def test_what_each_role_may_say(role: Role, own: str, foreign: str, scheduled: str, model: str) -> None:
     principal = Principal("n0", role)
     said = (EVENT, replace(EVENT, host="n5"), SCHEDULED, withdrawal("peers", 1))
     assert [_reason(principal, record) for record in said] == [own, foreign, scheduled, model]
-    assert _reason(principal, Tick(1)) == (Why.ROLE_REFUSED if role in {Role.READER, Role.EXECUTOR} else "")
+    assert _reason(principal, Tick(1)) == (Why.ROLE_REFUSED if role in _SILENT else "")

@@ -9,7 +9,8 @@ import pytest
 
 from tests.pipeline.kafka.kit import FaultyStore, topic
 from tests.pipeline.stores.samples import verdict
-from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key, public_half
+from tocsin.pipeline.identity.message_signatures import public_half
+from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, VerdictSigner, new_engine_key
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 from tocsin.pipeline.kafka.verdict_sink import VerdictSink

@@ -14,7 +14,8 @@ def engine_keys(folder: Path) -> tuple[Path, Path]:
     Raises:
         CredentialError: the files cannot be read or written.
     """
-    from tocsin.pipeline.identity.verdict_signatures import new_engine_key, public_half
+    from tocsin.pipeline.identity.message_signatures import public_half
+    from tocsin.pipeline.identity.verdict_signatures import new_engine_key
 
     private, public = folder / "engine.json", folder / "verdicts.json"
     if not private.exists():

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.pipeline.identity.message_signatures import public_half
 from tocsin.pipeline.identity.signed import SignatureConfig
-from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, new_engine_key, public_half
+from tocsin.pipeline.identity.verdict_signatures import VerdictChecker, new_engine_key
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob
 from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
 from tocsin.pipeline.runtime.flink.identity import StreamIdentity
