@@ -24,6 +24,8 @@ class ExecutorReason(StrEnum):
     REQUEUED = "requeued"
     REBOOTED = "rebooted"
     """It booted again, and is down until somebody says that it is well."""
+    TOLD_NVSENTINEL = "told_nvsentinel"
+    """NVSentinel has the event; what it does with the node is its own."""
     JOB_LEFT_BY_ITSELF = "job_left_by_itself"
     """The job ended or was requeued by somebody else after the machine was drained."""
     GIVEN_BACK = "given_back"

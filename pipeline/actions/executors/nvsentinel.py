@@ -1,0 +1,92 @@
+"""Actions on a cluster in which NVSentinel does what is done to nodes.
+
+NVSentinel's connector takes events and answers no questions, so nothing can be read from it. What an event holds comes
+from the action alone: after a death the same bytes are sent again, and NVSentinel, which keeps one state for each
+check and entity, changes nothing for them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from tocsin.pipeline.actions.executors.nvsentinel_events import EventSettings, healthy_events, unhealthy_events
+from tocsin.pipeline.actions.executors.nvsentinel_peer import Connector
+from tocsin.pipeline.actions.executors.reasons import ExecutorReason
+from tocsin.pipeline.actions.executors.target import Look, Stage
+from tocsin.schemas.actions import Action
+from tocsin.schemas.formats.nvsentinel import ProcessingStrategy
+from tocsin.schemas.verdicts import ActionKind
+
+KINDS: Final = frozenset(
+    {ActionKind.NOTIFY, ActionKind.PROBE, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.RESET_GPU, ActionKind.REBOOT}
+)
+"""What NVSentinel can be asked for, if it may act."""
+STORED_KINDS: Final = frozenset({ActionKind.NOTIFY})
+"""What an event that is only stored can do: be read by somebody."""
+
+_TOLD = "told"
+_TOLD_BACK = "told_back"
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class NvSentinelConfig:
+    """Settings of NVSentinel as a target.
+
+    Attributes:
+        events: how events are written, and what NVSentinel may do with them.
+    """
+
+    events: EventSettings = field(default_factory=EventSettings)
+
+    @property
+    def kinds(self) -> frozenset[ActionKind]:
+        """Kinds of actions that can be done with this strategy."""
+        may_act = self.events.strategy is ProcessingStrategy.EXECUTE_REMEDIATION
+        return KINDS if may_act else STORED_KINDS
+
+
+class NvSentinelTarget:
+    """NVSentinel as a target of actions.
+
+    Attributes:
+        kinds: kinds of actions that it can do.
+    """
+
+    def __init__(self, config: NvSentinelConfig, connector: Connector) -> None:
+        """Send nothing yet.
+
+        Args:
+            config: settings.
+            connector: takes the events.
+        """
+        self.kinds = config.kinds
+        self._settings = config.events
+        self._connector = connector
+        self._sent: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def look(self, action: Action) -> Look:
+        """See ``TargetSystem.look``. ``DONE`` says that NVSentinel has been told, not that the node is out of use."""
+        if action.kind not in self.kinds:
+            return Look(Stage.REFUSED, ExecutorReason.KIND_NOT_DONE_HERE)
+        if not action.target.machines:
+            return Look(Stage.REFUSED, ExecutorReason.NO_MACHINE)
+        if (action.action_id, _TOLD) in self._sent:
+            return Look(Stage.DONE, ExecutorReason.TOLD_NVSENTINEL, effects=(_TOLD,))
+        return Look(Stage.UNTOUCHED, ExecutorReason.FIRST_EFFECT_DUE, _TOLD)
+
+    def look_back(self, action: Action) -> Look:
+        """See ``TargetSystem.look_back``."""
+        if action.kind not in self.kinds or (action.action_id, _TOLD_BACK) in self._sent:
+            return Look(Stage.DONE, ExecutorReason.NOTHING_TO_UNDO)
+        return Look(Stage.BEGUN, ExecutorReason.NEXT_EFFECT_DUE, _TOLD_BACK, effects=(_TOLD,))
+
+    def make(self, action: Action, look: Look) -> None:
+        """See ``TargetSystem.make``."""
+        make_events = unhealthy_events if look.step == _TOLD else healthy_events
+        self._connector.send(make_events(action, self._settings))
+        self._sent[action.action_id, look.step] = None
+        while len(self._sent) > _MOST_REMEMBERED:
+            self._sent.popitem(last=False)
