@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tocsin.pipeline.actions.executors.nvsentinel_events import EventSettings, healthy_events, unhealthy_events
-from tocsin.pipeline.actions.executors.nvsentinel_peer import Connector
+from tocsin.pipeline.actions.executors.nvsentinel_peer import EventConnector
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.target import Look, Stage
 from tocsin.schemas.actions import Action
@@ -55,7 +55,7 @@ class NvSentinelTarget:
         kinds: kinds of actions that it can do.
     """
 
-    def __init__(self, config: NvSentinelConfig, connector: Connector) -> None:
+    def __init__(self, config: NvSentinelConfig, connector: EventConnector) -> None:
         """Send nothing yet.
 
         Args:

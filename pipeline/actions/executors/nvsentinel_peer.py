@@ -65,7 +65,7 @@ def check_release(proto: str) -> None:
         )
 
 
-class Connector(Protocol):
+class EventConnector(Protocol):
     """Takes health events. Tests give a fake."""
 
     def send(self, events: tuple[HealthEvent, ...]) -> None:
