@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
+from tocsin.pipeline.stores.opening import Opening
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.causes import CAUSES
@@ -59,12 +60,12 @@ class TimeNs(int):
     __slots__ = ()
 
 
-def incident_row(verdict: Verdict, opened_ns: int) -> Row:
+def incident_row(verdict: Verdict, opening: Opening) -> Row:
     """Return one update of a verdict as a row of ``incidents``.
 
     Args:
         verdict: the update.
-        opened_ns: ``detected_ns`` of the verdict's first update; it chooses the partition.
+        opening: the verdict's opening; it chooses the partition, and it keeps the detector that raised the alarm.
     """
     line = verdict.to_line()
     ids = evidence_ids(verdict)
@@ -87,14 +88,14 @@ def incident_row(verdict: Verdict, opened_ns: int) -> Row:
         "common": "" if verdict.common is None else component_text(verdict.common),
         "machine": machine_text(verdict),
         "onset": TimeNs(verdict.onset_ns),
-        "opened": TimeNs(opened_ns),
+        "opened": TimeNs(opening.opened_ns),
         "detected": TimeNs(verdict.detected_ns),
         "expires": TimeNs(verdict.expires_ns),
         "evidence_json": to_json([{"id": one, **entry} for one, entry in zip(ids, line["evidence"], strict=True)]),
         "evidence_text": [evidence_text(evidence) for evidence in verdict.evidence],
         "summary": summary_of(verdict),
-        "detector": verdict.evidence[0].detector if verdict.evidence else "",
-        "model_version": verdict.evidence[0].model_version if verdict.evidence else "",
+        "detector": opening.detector,
+        "model_version": opening.model_version,
     }
 
 

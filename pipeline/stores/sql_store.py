@@ -19,6 +19,7 @@ from tocsin.pipeline.stores.attempt_time_rows import attempt_time_row
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.note_rows import feedback_row, maintenance_row
+from tocsin.pipeline.stores.opening import Opening, openings_of
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
@@ -36,8 +37,12 @@ _LOG = logging.getLogger("tocsin.store")
 _TABLES = "SELECT name FROM system.tables WHERE database = 'tocsin'"
 
 # {wanted}: expressions of text_literal only.
-_OPENING_TIMES = """
-SELECT verdict_id, toUnixTimestamp64Nano(min(opened)) AS opened_ns
+_OPENINGS = """
+SELECT
+    verdict_id,
+    toUnixTimestamp64Nano(min(opened)) AS opened_ns,
+    argMinIf((detector, model_version), update_number, detector != '').1 AS first_detector,
+    argMinIf((detector, model_version), update_number, detector != '').2 AS first_model_version
 FROM tocsin.incidents
 WHERE verdict_id IN ({wanted})
 GROUP BY verdict_id
@@ -153,7 +158,7 @@ class SqlStore:
     def __init__(self, backend: Backend, known: Sequence[Migration] | None = None) -> None:
         self.backend = backend
         self._known = migrations() if known is None else tuple(known)
-        self._opened: OrderedDict[str, int] = OrderedDict()
+        self._opened: OrderedDict[str, Opening] = OrderedDict()
         self._lock = threading.Lock()  # opening times: read, then written with the rows
 
     def migrate(self) -> int:
@@ -176,12 +181,12 @@ class SqlStore:
     def write_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """See ``Store.write_verdicts``."""
         with self._lock:
-            opened = self._opening_times(verdicts)
+            opened = self._openings(verdicts)
             # Updates first: whoever sees an incident is to see its history.
             self._insert("incident_updates", [rows.update_row(v) for v in verdicts if v.reason not in NO_NEWS])
             self._insert("incidents", [rows.incident_row(v, opened[v.verdict_id]) for v in verdicts])
-            for verdict_id, opened_ns in opened.items():
-                self._opened[verdict_id] = opened_ns
+            for verdict_id, opening in opened.items():
+                self._opened[verdict_id] = opening
                 self._opened.move_to_end(verdict_id)
             while len(self._opened) > OPENED_CACHE_SIZE:
                 self._opened.popitem(last=False)
@@ -322,28 +327,30 @@ class SqlStore:
         except StoreRefusedError as error:
             _LOG.warning("tables were not made again", extra={"tables": names, "detail": str(error)})
 
-    def _opening_times(self, verdicts: Sequence[Verdict]) -> dict[str, int]:
-        """Return verdict id -> opening time (Unix ns), the earliest that is known of each verdict.
+    def _openings(self, verdicts: Sequence[Verdict]) -> dict[str, Opening]:
+        """Return verdict id -> its opening, as early as is known of each verdict.
 
         The database is queried only for later updates of verdicts that are not in the cache.
         """
-        opened: dict[str, int] = {}
-        for verdict in verdicts:
-            earliest = opened.get(verdict.verdict_id, verdict.detected_ns)
-            opened[verdict.verdict_id] = min(earliest, verdict.detected_ns)
+        opened = openings_of(verdicts)
         first = {verdict.verdict_id for verdict in verdicts if verdict.update == 0}
         unseen = [i for i in opened if i not in self._opened and i not in first]
-        stored = self._stored_opening_times(unseen) if unseen else {}
-        for verdict_id, opened_ns in opened.items():
-            known_ns = self._opened.get(verdict_id, stored.get(verdict_id, opened_ns))
-            opened[verdict_id] = min(opened_ns, known_ns)
+        stored = self._stored_openings(unseen) if unseen else {}
+        for verdict_id, opening in opened.items():
+            known = self._opened.get(verdict_id, stored.get(verdict_id, opening))
+            opened[verdict_id] = known.joined(opening)
         return opened
 
-    def _stored_opening_times(self, verdict_ids: Sequence[str]) -> dict[str, int]:
-        """Return verdict id -> opening time (Unix ns) as stored in the database."""
+    def _stored_openings(self, verdict_ids: Sequence[str]) -> dict[str, Opening]:
+        """Return verdict id -> its opening as stored in the database."""
         wanted = ", ".join(map(text_literal, verdict_ids))
-        found = self.backend.select(_OPENING_TIMES.format(wanted=wanted))
-        return {str(row["verdict_id"]): int(row["opened_ns"]) for row in found}
+        found = self.backend.select(_OPENINGS.format(wanted=wanted))
+        return {
+            str(row["verdict_id"]): Opening(
+                int(row["opened_ns"]), str(row["first_detector"]), str(row["first_model_version"])
+            )
+            for row in found
+        }
 
     def _insert_all(self, table: str, items: Sequence[T], to_row: Callable[[T], Row]) -> None:
         """Convert items to rows and insert them into a table."""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.pipeline.stores.samples import WAITING, verdict
 from tocsin.pipeline.stores import rows
+from tocsin.pipeline.stores.opening import opening_of
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Suspect, Witness, WitnessKind
 
 
@@ -77,4 +78,6 @@ def test_an_update_says_what_changed_and_who_saw_it() -> None:
     assert (row["update_number"], row["state"], row["reason"]) == (1, "open", "process_stopped_peers_wait")
     assert (row["machine"], row["action"], row["witnesses"]) == ("n3", "restart", ["n1:peers_wait"])
     assert row["evidence"] == "7 peers wait in all_reduce #41 of group dp0"
-    assert row["evidence_ids"] == [json.loads(str(rows.incident_row(reported, 0)["evidence_json"]))[0]["id"]]
+    assert row["evidence_ids"] == [
+        json.loads(str(rows.incident_row(reported, opening_of(reported))["evidence_json"]))[0]["id"]
+    ]

@@ -68,6 +68,7 @@ OPEN, CONFIRMED, CANCELLED, RESOLVED = (
     VerdictState.RESOLVED,
 )
 PEERS = (Evidence("peers", "gpu_power_watts", 2.0, NOW, NOW, "it draws less", model_version="v7"),)
+CLOSED = (Evidence("human", "closed", 0.0, NOW, NOW, "closed by ann"), *PEERS)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
             *told("first", 10, OPEN, CONFIRMED, RESOLVED, job=jobs[1]),
             *told("second", 5, OPEN, CONFIRMED, RESOLVED, job=jobs[2], cause="ecc_error"),
             *told("wrong", 3, OPEN, CONFIRMED, RESOLVED, host="n4", evidence=PEERS),
-            *told("freed", 2, OPEN, CONFIRMED, CANCELLED, host="n4", job=jobs[1], evidence=PEERS),
+            *told("freed", 2, OPEN, CONFIRMED, CANCELLED, host="n4", job=jobs[1], evidence=PEERS)[:2],
+            told("freed", 2, OPEN, CONFIRMED, CANCELLED, host="n4", job=jobs[1], evidence=CLOSED)[2],
             *told("never", 2, OPEN, CANCELLED, host="n5"),
             *told("mild", 2, CONFIRMED, host="n5", fault=FaultKind.DEGRADED),
             *told("nobody", 1, CONFIRMED, host="", cause="shared_service", fault=FaultKind.FAIL_SLOW),
