@@ -9,7 +9,7 @@ from tocsin.schemas.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class VerdictOpening:
     """The opening of one verdict.
 
     Attributes:
@@ -22,24 +22,24 @@ class Opening:
     detector: str = ""
     model_version: str = ""
 
-    def joined(self, later: Opening) -> Opening:
+    def joined(self, later: VerdictOpening) -> VerdictOpening:
         """Return this opening with what only a later update knows."""
         opened_ns = min(self.opened_ns, later.opened_ns)
         first = self if self.detector else later
-        return Opening(opened_ns, first.detector, first.model_version)
+        return VerdictOpening(opened_ns, first.detector, first.model_version)
 
 
-def opening_of(verdict: Verdict) -> Opening:
+def opening_of(verdict: Verdict) -> VerdictOpening:
     """Return the opening that one update tells of."""
     if not verdict.evidence:
-        return Opening(verdict.detected_ns)
+        return VerdictOpening(verdict.detected_ns)
     strongest = verdict.evidence[0]
-    return Opening(verdict.detected_ns, strongest.detector, strongest.model_version)
+    return VerdictOpening(verdict.detected_ns, strongest.detector, strongest.model_version)
 
 
-def openings_of(verdicts: Iterable[Verdict]) -> dict[str, Opening]:
+def openings_of(verdicts: Iterable[Verdict]) -> dict[str, VerdictOpening]:
     """Return verdict id -> the opening that the earliest of its updates tells of."""
-    found: dict[str, Opening] = {}
+    found: dict[str, VerdictOpening] = {}
     for verdict in sorted(verdicts, key=lambda one: one.update):
         new = opening_of(verdict)
         known = found.get(verdict.verdict_id)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
-from tocsin.pipeline.stores.opening import Opening
+from tocsin.pipeline.stores.opening import VerdictOpening
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.causes import CAUSES
@@ -60,7 +60,7 @@ class TimeNs(int):
     __slots__ = ()
 
 
-def incident_row(verdict: Verdict, opening: Opening) -> Row:
+def incident_row(verdict: Verdict, opening: VerdictOpening) -> Row:
     """Return one update of a verdict as a row of ``incidents``.
 
     Args:

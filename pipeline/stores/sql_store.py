@@ -19,7 +19,7 @@ from tocsin.pipeline.stores.attempt_time_rows import attempt_time_row
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.note_rows import feedback_row, maintenance_row
-from tocsin.pipeline.stores.opening import Opening, openings_of
+from tocsin.pipeline.stores.opening import VerdictOpening, openings_of
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
@@ -158,7 +158,7 @@ class SqlStore:
     def __init__(self, backend: Backend, known: Sequence[Migration] | None = None) -> None:
         self.backend = backend
         self._known = migrations() if known is None else tuple(known)
-        self._opened: OrderedDict[str, Opening] = OrderedDict()
+        self._opened: OrderedDict[str, VerdictOpening] = OrderedDict()
         self._lock = threading.Lock()  # opening times: read, then written with the rows
 
     def migrate(self) -> int:
@@ -327,7 +327,7 @@ class SqlStore:
         except StoreRefusedError as error:
             _LOG.warning("tables were not made again", extra={"tables": names, "detail": str(error)})
 
-    def _openings(self, verdicts: Sequence[Verdict]) -> dict[str, Opening]:
+    def _openings(self, verdicts: Sequence[Verdict]) -> dict[str, VerdictOpening]:
         """Return verdict id -> its opening, as early as is known of each verdict.
 
         The database is queried only for later updates of verdicts that are not in the cache.
@@ -341,12 +341,12 @@ class SqlStore:
             opened[verdict_id] = known.joined(opening)
         return opened
 
-    def _stored_openings(self, verdict_ids: Sequence[str]) -> dict[str, Opening]:
+    def _stored_openings(self, verdict_ids: Sequence[str]) -> dict[str, VerdictOpening]:
         """Return verdict id -> its opening as stored in the database."""
         wanted = ", ".join(map(text_literal, verdict_ids))
         found = self.backend.select(_OPENINGS.format(wanted=wanted))
         return {
-            str(row["verdict_id"]): Opening(
+            str(row["verdict_id"]): VerdictOpening(
                 int(row["opened_ns"]), str(row["first_detector"]), str(row["first_model_version"])
             )
             for row in found

@@ -59,6 +59,12 @@ INNOCENT = {
     "a loss that starts high and falls": lambda step: (12.0 * math.exp(-step / 150) + 1.5, 1.0),
     "warm-up of the learning rate: gradients large, then small": lambda step: (8.0, 20.0 if step < 100 else 1.0),
     "warm-up of the learning rate: gradients that grow for 600 steps": lambda step: (8.0, 0.2 + min(step, 600) / 300),
+    "warm-up after a start with a frozen part: gradients tiny, then ten times": lambda step: (
+        8.0,
+        0.1 + 0.9 * min(1.0, max(0, step - 200) / 150),
+    ),
+    "gradients of six times for 14 steps": lambda step: (2.0, 6.0 if step % 150 < 14 else 1.0),
+    "a low of a few steps is no level that was held": lambda step: (1.0 if step % 150 < 14 else 6.0, 1.0),
     "a spike of one step that recovers": lambda step: (60.0 if step == BEGIN_STEP else 2.0, 1.0),
     "spikes of a few steps that recover": lambda step: (2.0, 9.0 if step % 100 < 5 else 1.0),
     "four times is not five": lambda step: (8.0 if step >= BEGIN_STEP else 2.0, 1.0),
@@ -66,6 +72,30 @@ INNOCENT = {
     "a loss around zero": lambda step: (math.sin(step), 1.0),
     "a negative loss": lambda step: (-2.0 if step < BEGIN_STEP else -20.0, 1.0),
 }
+
+
+def test_a_loss_that_creeps_to_six_times_its_lowest_level_is_a_sign() -> None:
+    def numbers(step: int) -> tuple[float, float]:
+        return 2.0 + 10.0 * min(1.0, max(0, step - 300) / 500), 1.0
+
+    scenario = numbers_scenario(numbers)
+    named = {"fault": "degraded", "cause": "divergence", "suspects": []}
+    scenario.want(between(700 / STEPS_A_SECOND, 800 / STEPS_A_SECOND), **named, state="open")
+    scenario.run(180).check()
+
+
+@pytest.mark.parametrize("which", ["loss", "grad_norm"])
+def test_a_job_that_goes_back_to_its_begin_and_falls_or_warms_up_again_has_no_sign(which: str) -> None:
+    def numbers(step: int) -> tuple[float, float]:
+        is_early = step < 100
+        return 12.0 * math.exp(-step / 60) + 1.0 if which == "loss" else 2.0, 20.0 if is_early else 1.0
+
+    def go_back() -> None:
+        scenario.job.step = 20
+
+    scenario = numbers_scenario(numbers if which == "loss" else lambda step: (2.0, numbers(step)[1]))
+    scenario.at(BEGIN_SECONDS).inject(go_back)
+    scenario.want_nothing(170)
 
 
 @pytest.mark.parametrize("what", INNOCENT)

@@ -57,8 +57,27 @@ def test_a_level_that_lasts_half_an_hour_is_the_normal_one() -> None:
 def test_a_rollback_goes_on_with_the_past_it_had() -> None:
     signs = new_signs()
     run(signs, [2.0] * 400)
-    told = [signs.on_slice(second_of(400 + row, 100 + row, 11.0), ()) for row in range(30)]
+    told = [signs.on_slice(second_of(400 + row, 190 + row, 11.0), ()) for row in range(30)]
     assert [one.cause for one in told[-1]] == ["divergence"]
+
+
+def test_a_rollback_to_before_there_was_a_past_has_none() -> None:
+    signs = new_signs()
+    run(signs, [2.0] * 400)
+    assert not any(signs.on_slice(second_of(400 + row, 100 + row, 11.0), ()) for row in range(120))
+
+
+def test_a_restore_after_a_rollback_changes_nothing() -> None:
+    whole, part = new_signs(), new_signs()
+    for signs in (whole, part):
+        run(signs, [3.0] * 150 + [2.0] * 250)
+    kept, part = part.snapshot(), new_signs()
+    part.restore(kept)
+    wanted, found = (
+        [one.on_slice(second_of(400 + row, 180 + row, 16.0), ()) for row in range(60)] for one in (whole, part)
+    )
+    assert found == wanted
+    assert "lowest level that it held for 128 steps was 3" in wanted[-1][0].evidence[0].text
 
 
 def test_one_rank_s_own_loss_is_not_the_job_s_and_lost_numbers_are_left_out() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clickhouse_fixtures import opened_store
 from tests.pipeline.stores.samples import ONSET, SECOND, verdict
-from tocsin.pipeline.stores.opening import Opening, opening_of, openings_of
+from tocsin.pipeline.stores.opening import VerdictOpening, opening_of, openings_of
 from tocsin.schemas.verdicts import Evidence, Verdict, VerdictState
 
 PEERS = Evidence("peers", "gpu_power_watts", 2.0, ONSET, ONSET, "it draws less", model_version="v7")
@@ -39,10 +39,10 @@ def test_an_alarm_stays_with_the_detector_that_raised_it(tmp_path: Path, *, is_r
 
 def test_the_first_update_with_evidence_counts_in_whatever_order_they_come() -> None:
     told = lines((), (PEERS,), (HUMAN, PEERS))
-    assert openings_of(reversed(told)) == {"v": Opening(ONSET, "peers", "v7")}
-    assert opening_of(told[0]) == Opening(ONSET)
+    assert openings_of(reversed(told)) == {"v": VerdictOpening(ONSET, "peers", "v7")}
+    assert opening_of(told[0]) == VerdictOpening(ONSET)
 
 
 def test_what_is_known_of_a_verdict_goes_before_what_a_later_update_tells() -> None:
-    assert Opening(5, "peers", "v7").joined(Opening(9, "hang")) == Opening(5, "peers", "v7")
-    assert Opening(9).joined(Opening(5, "hang")) == Opening(5, "hang")
+    assert VerdictOpening(5, "peers", "v7").joined(VerdictOpening(9, "hang")) == VerdictOpening(5, "peers", "v7")
+    assert VerdictOpening(9).joined(VerdictOpening(5, "hang")) == VerdictOpening(5, "hang")
