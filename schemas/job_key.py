@@ -26,6 +26,33 @@ IDLE_JOB_ID = "idle"
 FLEET_JOB_ID = "fleet"
 """Job id on verdicts about many hosts of a cluster; no record carries it."""
 
+OWN_CLUSTER = "tocsin"
+"""Cluster of the jobs that tocsin makes up."""
+
+CANARY_JOB_ID = "tocsin-canary"
+"""Job id of the alerts' canary, in ``OWN_CLUSTER``."""
+
+_RESERVED = {
+    IDLE_JOB_ID: "tocsin's own name for hosts without a job, whose records are never judged",
+    FLEET_JOB_ID: "tocsin's own name for incidents of many hosts",
+}
+_RESERVED_THERE = {
+    CANARY_JOB_ID: "tocsin's own job that proves that alerts work",
+    "watchdog": "tocsin's own alert that always fires",
+    "test": "tocsin's own alert of a test",
+}
+
+
+def why_reserved(cluster: str, job_id: str) -> str:
+    """Return what a job's name stands for in tocsin itself, "": it may be the name of a job.
+
+    Args:
+        cluster: name of the cluster.
+        job_id: name of the job.
+    """
+    return _RESERVED.get(job_id) or (_RESERVED_THERE.get(job_id, "") if cluster == OWN_CLUSTER else "")
+
+
 LONE_RANK_PREFIX = "rank:"
 """Beginning of the substitute host name of a rank whose host is unknown."""
 

@@ -30,6 +30,7 @@ from tocsin.collectors.agent.messages import (
 )
 from tocsin.schemas.errors import DecodeError, FieldError, UnknownKindError, VersionError
 from tocsin.schemas.events import ANNOUNCED_PHASES
+from tocsin.schemas.job_key import why_reserved
 from tocsin.schemas.records import CommGroup, GroupKind, JobKey, StepRecord
 from tocsin.schemas.wire.validate import (
     INT64_MAX,
@@ -333,6 +334,8 @@ def _job(value: object) -> JobKey:
     """Return the job key from [cluster, job_id, attempt]."""
     if type(value) is list and len(value) == 3 and type(value[2]) is int and 0 <= value[2] <= MAX_ATTEMPT:
         cluster, job_id = _text("job[0]", value[0], least=1), _text("job[1]", value[1], least=1)
+        if why := why_reserved(cluster, job_id):
+            raise FieldError("job[1]", job_id, f"a job's own name: this is {why}; set TOCSIN_JOB_ID to another")
         return _job_key(cluster, job_id, value[2])
     raise FieldError("job", value, "[cluster, job_id, attempt]")
 

@@ -35,6 +35,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tocsin.collectors.hook import _identity as _hook_identity
+from tocsin.collectors.hook import _names as _hook_names
 from tocsin.collectors.hook import _places as _hook_places
 from tocsin.collectors.hook._attach import (
     BackwardPatch,
@@ -96,11 +97,15 @@ class Hook:
         self._step = Step(self.recorder)
 
     def start(self) -> None:
-        """Greet the agent and start the thread; the first rank of a host says so where no agent listens."""
+        """Greet the agent and start the thread; the first rank of a host says so where nobody will take its word."""
         self.reporter.start()
-        if not self.recorder.sender.connected and self.recorder.identity.is_first_here:
+        identity = self.recorder.identity
+        trouble = _hook_names.refused_name(identity.job_id)
+        if not trouble and not self.recorder.sender.connected:
+            trouble = _hook_places.no_agent(self._paths)
+        if trouble and identity.is_first_here:
             try:
-                warnings.warn(f"tocsin: {_hook_places.no_agent(self._paths)}", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"tocsin: {trouble}", RuntimeWarning, stacklevel=4)
             except RuntimeWarning:  # warnings are errors here: training goes on all the same
                 pass
 

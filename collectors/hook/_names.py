@@ -17,6 +17,15 @@ _NO_RUN = "local"
 _ODD = re.compile(r"[^A-Za-z0-9_.]+")
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 
+_RESERVED = ("idle", "fleet")
+
+
+def refused_name(job_id: str) -> str:
+    """Return the sentence that a job's name is one of tocsin's own, so that no agent takes it; "" for any other."""
+    if job_id not in _RESERVED:
+        return ""
+    return f"job {job_id!r} has one of tocsin's own names and is not watched: set TOCSIN_JOB_ID to another"
+
 
 def job_name(env: Mapping[str, str], script: str = "") -> str:
     """Return the generated name of a job, the same for all its ranks on all hosts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
+from tocsin.schemas.job_key import OWN_CLUSTER
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState
 
@@ -21,7 +22,7 @@ def empty_notice(route: str, kind: NoticeKind, severity: AlertSeverity, now_ns: 
     name = hashlib.sha256(f"{kind.value}/{route}".encode()).hexdigest()[:16]
     verdict = Verdict(
         verdict_id=name,
-        job=JobKey("tocsin", kind.value),
+        job=JobKey(OWN_CLUSTER, kind.value),
         fault=FaultKind.DEGRADED,
         cause="unknown",
         suspects=(),

@@ -29,6 +29,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tocsin.schemas.errors import DecodeError, FieldError, TruncatedError, UnknownKindError, VersionError
+from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.wire.validate import (
     INT64_MAX,
@@ -130,9 +131,16 @@ def _name_bytes(header: Header) -> tuple[bytes, bytes, bytes]:
     what, empty = label(header.kind), header.kind in NOBODYS
     return (
         check_name(header.job.cluster, f"{what}.cluster", empty=empty).encode(),
-        check_name(header.job.job_id, f"{what}.job_id", empty=empty).encode(),
+        _check_job_id(header.job.job_id, f"{what}.job_id", empty=empty).encode(),
         check_name(header.host, f"{what}.host", empty=empty).encode(),
     )
+
+
+def _check_job_id(value: object, field: str, *, empty: bool = False) -> str:
+    """Return a job id that a record may have; verdicts about many hosts have one that no record has."""
+    if value == FLEET_JOB_ID:
+        raise FieldError(field, value, "a job's own name: tocsin's verdicts about many hosts have this one")
+    return check_name(value, field, empty=empty)
 
 
 def read_header(data: bytes, size: int) -> tuple[Header, int]:
@@ -185,14 +193,18 @@ def check_header(header: Header, now_ns: int | None) -> None:
         now_ns: the reader's clock; None: any time is allowed.
 
     Raises:
-        FieldError: a name is empty or too long, the attempt too large, or the time more than a day from now.
+        FieldError: a name is empty, too long or not a job's, the attempt too large, or the time more than a day from
+            now.
     """
     what = label(header.kind)
     check_near(header.ts_ns, f"{what}.ts_ns", now_ns)
     check_int(header.job.attempt, f"{what}.attempt", 0, MAX_ATTEMPT)
     if header.kind not in NOBODYS:
         check_name(header.job.cluster, f"{what}.cluster")
-        check_name(header.job.job_id, f"{what}.job_id")
+        if check_name(header.job.job_id, f"{what}.job_id") == FLEET_JOB_ID:
+            raise FieldError(
+                f"{what}.job_id", FLEET_JOB_ID, "a job's own name: verdicts about many hosts have this one"
+            )
         check_name(header.host, f"{what}.host")
 
 

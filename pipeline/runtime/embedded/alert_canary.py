@@ -12,6 +12,7 @@ from typing import Final
 
 from tocsin.pipeline.runtime.embedded.engine import OPERATOR_FAILED, EmbeddedEngine, EngineConfig
 from tocsin.schemas import events
+from tocsin.schemas.job_key import CANARY_JOB_ID, OWN_CLUSTER
 from tocsin.schemas.reasons import NamedReason
 from tocsin.schemas.records import (
     NS_PER_SECOND,
@@ -32,7 +33,7 @@ from tocsin.schemas.records import (
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.codec import encode
 
-CANARY_JOB: Final = JobKey("tocsin", "tocsin-canary")
+CANARY_JOB: Final = JobKey(OWN_CLUSTER, CANARY_JOB_ID)
 _RANKS: Final = 4
 _GUILTY: Final = 1
 _STRIKE_SECOND: Final = 5

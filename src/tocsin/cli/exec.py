@@ -7,6 +7,7 @@ from tocsin.collectors.exec.command import supervise
 from tocsin.collectors.hook._identity import from_environment
 from tocsin.collectors.hook._names import script_of
 from tocsin.collectors.hook._places import agent_sockets, listening, no_agent
+from tocsin.schemas.job_key import why_reserved
 
 COMMAND_NOT_FOUND = 127
 COMMAND_NOT_STARTED = 126
@@ -35,6 +36,9 @@ def run(args: argparse.Namespace) -> int:
         print("tocsin exec: no command given: tocsin exec -- python train.py", file=sys.stderr)
         return 2
     identity = from_environment(script=script_of(command))
+    if identity.is_first_here and (why := why_reserved(identity.cluster, identity.job_id)):
+        words = f"job {identity.job_id!r} is {why}: {command[0]} is not watched; set TOCSIN_JOB_ID to another name"
+        print(f"tocsin exec: {words}", file=sys.stderr, flush=True)
     sockets = (args.agent_socket,) if args.agent_socket else agent_sockets()
     if identity.is_first_here and not listening(sockets):
         print(f"tocsin exec: {no_agent(sockets)}; {command[0]} is not watched until then", file=sys.stderr, flush=True)

@@ -143,6 +143,22 @@ def test_a_wrong_job_is_named(job: Any) -> None:
         parse_datagram(json.dumps(whole).encode(), NOW)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "job_id"),
+    [("c", "idle"), ("c", "fleet"), ("tocsin", "tocsin-canary"), ("tocsin", "watchdog"), ("tocsin", "test")],
+)
+def test_a_job_with_one_of_tocsins_own_names_is_refused_and_told_what_it_is(cluster: str, job_id: str) -> None:
+    whole = {"v": 1, "t": "bye", "job": [cluster, job_id, 0], "rank": 0, "ts": NOW}
+    with pytest.raises(FieldError, match=rf"job\[1\] = '{job_id}'.* tocsin's own .*set TOCSIN_JOB_ID to another"):
+        parse_datagram(json.dumps(whole).encode(), NOW)
+
+
+@pytest.mark.parametrize("job_id", ["test", "watchdog", "tocsin-canary", "Idle", "fleet-1"])
+def test_another_cluster_s_job_may_have_such_a_name(job_id: str) -> None:
+    whole = {"v": 1, "t": "bye", "job": ["c", job_id, 0], "rank": 0, "ts": NOW}
+    assert parse_datagram(json.dumps(whole).encode(), NOW).job == JobKey("c", job_id)
+
+
 @pytest.mark.parametrize("away_days", [-2, 2])
 def test_a_time_more_than_a_day_away_is_wrong(away_days: int) -> None:
     with pytest.raises(FieldError, match="ts = "):

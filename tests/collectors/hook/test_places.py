@@ -14,6 +14,7 @@ import pytest
 
 from tests.collectors.agent.test_agent import ROOT
 from tocsin.cli.agent import _default_socket
+from tocsin.cli.main import main
 from tocsin.collectors import hook
 from tocsin.collectors.hook import _names as _hook_names
 from tocsin.collectors.hook import _places as _hook_places
@@ -25,6 +26,7 @@ from tocsin.collectors.hook._places import (
 )
 from tocsin.collectors.hook._sender import Sender
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.job_key import why_reserved
 
 
 @pytest.fixture
@@ -148,6 +150,27 @@ def test_the_hook_says_once_a_host_that_no_agent_listens(tmp_path: Path, local_r
 
     assert len(texts) == is_said
     assert all(f"no agent listens at {tmp_path}/a" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", ["idle", "fleet", "job"])
+def test_the_hook_says_that_a_job_has_one_of_tocsins_own_names(tmp_path: Path, name: str) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        hook.init(name, 0, agent_socket=str(tmp_path / "a"), local_rank=0)
+        hook.close()
+    [text] = [str(one.message) for one in said if "tocsin" in str(one.message)]
+
+    assert (f"job '{name}' has one of tocsin's own names and is not watched" in text) is bool(why_reserved("c", name))
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("idle", True), ("mine", False)])
+def test_exec_says_that_a_job_has_one_of_tocsins_own_names_and_runs_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, is_said: bool
+) -> None:
+    monkeypatch.setenv("TOCSIN_JOB_ID", name)
+    assert main(["exec", "--agent-socket", str(tmp_path / "a"), "--", "true"]) == 0
+    said = capfd.readouterr().err
+    assert ("is tocsin's own name for hosts without a job" in said and "true is not watched" in said) is is_said
 
 
 def test_a_warning_that_is_an_error_does_not_end_training(tmp_path: Path) -> None:

@@ -188,3 +188,13 @@ def test_old_rows_and_old_ticks_do_not_hide_in_a_new_record() -> None:
     frame = dataclasses.replace(samples.FRAME, first_tick_ns=5)
     with pytest.raises(FieldError, match=r"frame\.first_tick_ns = 5: must be within a day"):
         decode(encode(frame), now_ns=samples.END_NS)
+
+
+def test_no_record_has_the_job_of_verdicts_about_many_hosts() -> None:
+    """Neither a job of that name nor its records are mixed up with incidents of the fleet."""
+    record = dataclasses.replace(samples.STEPS, job=JobKey("c", "fleet"))
+    with pytest.raises(FieldError, match=r"steps\.job_id = 'fleet'"):
+        encode(record)
+    data = encode(dataclasses.replace(samples.STEPS, job=JobKey("c", "fleeT")))
+    with pytest.raises(FieldError, match=r"steps\.job_id = 'fleet'"):
+        decode(resealed(data.replace(b"fleeT", b"fleet")))
