@@ -28,6 +28,8 @@ GROUPS_NS = 30_000_000_000
 CONNECT_NS = 1_000_000_000
 OVERDUE_NS = 500_000_000
 DEFAULT_STUCK_SECONDS = 60.0
+STUCK = "stuck"
+"""Why a dump was written: an operation in flight was stuck for long; not because it was asked for."""
 MAX_ERRORS_SHOWN = 3
 MAX_GROUPS = 1000
 MAX_SECONDS = 1e9
@@ -246,11 +248,14 @@ class Reporter:
         episode = (oldest[0], oldest[2])
         if episode != self._dumped and time.time_ns() - oldest[4] >= self._stuck_ns:
             self._dumped = episode
-            self._dump(self._dump_folder, "", "stuck")
+            self._dump(self._dump_folder, "", STUCK)
 
     def _dump(self, folder: str, request_id: str, why: str) -> None:
-        """Write the Flight Recorder's dump into a folder and report its path."""
-        content = full_dump()
+        """Write the Flight Recorder's dump into a folder and report its path.
+
+        Only the dump of a rank that is stuck has stacks, for people: a rank that is asked may be training.
+        """
+        content = full_dump(with_stacks=why == STUCK)
         if content is None:
             return
         os.makedirs(folder, exist_ok=True)

@@ -90,10 +90,15 @@ def op_name_of(profiling_name: str) -> str:
     return {"allreduce": "all_reduce", "alltoall": "all_to_all", "allgather": "all_gather"}.get(name, name)
 
 
-def full_dump() -> bytes | None:
-    """Return the Flight Recorder's dump with finished operations and stacks (a pickle); None without a recorder."""
+def full_dump(*, with_stacks: bool) -> bytes | None:
+    """Return the Flight Recorder's dump with finished operations (a pickle); None without a recorder.
+
+    Args:
+        with_stacks: whether each operation has the stack that called it. Torch may then hold the interpreter's lock
+            for half a second (torch 2.11 on a GPU host) to seconds, in which training cannot go on.
+    """
     dump = _recorder_function("trace")
-    return None if dump is None else bytes(dump(True, True, False))
+    return None if dump is None else bytes(dump(True, with_stacks, False))
 
 
 def _recorder_function(what: str) -> Callable[..., bytes] | None:

@@ -23,6 +23,8 @@ _BAD_REASONS: Final = {0x08: "hw_slowdown", 0x40: "hw_thermal", 0x80: "hw_power_
 """Bits of NVML's mask that mean heat or a power supply; a power cap under load is how a sound GPU works."""
 _SHARE_OF_SAMPLES: Final = 0.1
 """Share of samples with a bad reason from which on a GPU counts as throttled: the mask flaps for single samples."""
+_BUSY_PERCENT: Final = 50
+"""Utilisation from which on a sample counts as one under load; the start of a check leaves the GPU idle for seconds."""
 _SM_CLOCK: Final = 1
 _HERTZ_PER_MEGAHERTZ: Final = 1e6
 _HERTZ_PER_KILOHERTZ: Final = 1e3
@@ -121,9 +123,12 @@ class GpuClocks:
         return Asker(self._library, self._library.nvmlDeviceGetHandleByIndex(index), Counter())
 
     def sample(self) -> None:
-        """Read clocks and throttle reasons now."""
+        """Read clocks and throttle reasons now, of the GPUs that work: an idle one has a low clock and no reasons."""
         for index, asker in enumerate(self._askers):
             try:
+                busy_percent = number(getattr(asker.ask("nvmlDeviceGetUtilizationRates"), "gpu", None))
+                if busy_percent is not None and busy_percent < _BUSY_PERCENT:
+                    continue
                 mask = asker.ask("nvmlDeviceGetCurrentClocksEventReasons")
                 if mask is None:
                     mask = asker.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -155,8 +160,12 @@ class GpuClocks:
                 name, CheckOutcome.FAILED, CheckReason.SETTINGS_CHANGED, figure, unit, detail=changed
             )
         if not medians and not any(self._masks):
-            return skipped(name, CheckReason.UNREADABLE, "the driver shows neither clocks nor reasons")
-        return PreflightResult(name, CheckOutcome.PASSED, CheckReason.STEADY, figure, unit, kind=f"{self.count} GPUs")
+            return skipped(name, CheckReason.UNREADABLE, "no clock and no reason was read under load")
+        return PreflightResult(name, CheckOutcome.PASSED, CheckReason.STEADY, figure, unit, kind=self._kind())
+
+    def _kind(self) -> str:
+        """Return number and name of the GPUs; clocks of other ones are no measure."""
+        return f"{self.count} x {self._askers[0].ask('nvmlDeviceGetName') or 'GPU'}"
 
     def close(self) -> None:
         """Free what the driver holds for this process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 ALL_LINKS: Final = 0xFFFF_FFFF
@@ -20,6 +20,8 @@ data, not ready."""
 _LASTING: Final = frozenset({_NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND, 2, 25, 26})
 _LOST: Final = frozenset({15, 28})  # GPU is lost, GPU not found
 _DRIVER_GONE: Final = frozenset({_UNINITIALIZED, 9, 18})  # uninitialised, driver not loaded, version mismatch
+_WIDE_TYPES: Final = frozenset({0, 2, 3, 4})
+"""NVML's value types of 64 bits."""
 _VALUE_FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
@@ -96,8 +98,16 @@ class Asker:
         if code not in _ABSENT:
             self._skipped[f"nvml_error_{code}"] += 1
 
-    def fields(self, wanted: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
-        """Return (field, scope) -> value for those of the wanted fields that the card has."""
+    def fields(
+        self, wanted: Sequence[tuple[int, int]], *, only_wide: Container[tuple[int, int]] = ()
+    ) -> dict[tuple[int, int], float]:
+        """Return (field, scope) -> value for those of the wanted fields that the card has.
+
+        Args:
+            wanted: the fields.
+            only_wide: those that are left out where the card has them with 32 bits: a counter of bytes that wraps
+                several times between two samples shows a rate that is too low.
+        """
         if not wanted:
             return {}
         values = self.ask("nvmlDeviceGetFieldValues", wanted)
@@ -106,6 +116,8 @@ class Asker:
             if item.nvmlReturn in _LOST:
                 raise GpuLostError("GPU is lost")
             if item.nvmlReturn or not 0 <= item.valueType < len(_VALUE_FIELDS):
+                continue
+            if asked in only_wide and item.valueType not in _WIDE_TYPES:
                 continue
             value = number(getattr(item.value, _VALUE_FIELDS[item.valueType]))
             if value is not None:

@@ -16,6 +16,8 @@ SLOW_PCIE_TICKS: Final = 5
 """Samples between two calls of ``nvmlDeviceGetPcieThroughput``, which blocks for 20 ms in the driver and is the last
 resort."""
 _PCIE_TX, _PCIE_RX, _LINK_TX, _LINK_RX = (197, 0), (198, 0), (138, ALL_LINKS), (139, ALL_LINKS)
+_PCIE: Final = (_PCIE_TX, _PCIE_RX)
+"""A driver of 2026 has these counters with 32 bits: at 20 GB/s they wrap five times a second."""
 _LANE_BYTES_PER_SECOND: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9, 7: 15.125e9}
 """PCIe generation -> payload bytes a second of one lane in one direction, encoding subtracted."""
 
@@ -168,7 +170,7 @@ class GpuSampler:
         pcie = _sum(gpm, _GPM_PCIE_TX, _GPM_PCIE_RX, MEBI)
         link = _sum(gpm, _GPM_LINK_TX, _GPM_LINK_RX, MEBI)
         wanted = [*((_PCIE_TX, _PCIE_RX) if pcie is None else ()), *((_LINK_TX, _LINK_RX) if link is None else ())]
-        counters = self._asker.fields(tuple(wanted))
+        counters = self._asker.fields(tuple(wanted), only_wide=_PCIE)
         if pcie is None:
             pcie = self._rate(counters, _PCIE_TX, _PCIE_RX, now_ns)
             if pcie is None and _PCIE_TX not in counters and self._tick % SLOW_PCIE_TICKS == 0:

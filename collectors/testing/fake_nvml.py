@@ -35,6 +35,7 @@ class FakeGpu:
         pci: bus address as NVML writes it (eight digits of domain, upper case).
         power_milliwatts: answers of the getters, in NVML's own units; likewise the following fields.
         fields: (field, scope) -> value, or an ``NVMLError`` for the code of that field.
+        narrow_fields: those of the fields that are counters of 32 bits.
         gpm: GPM metric -> value; empty for a card without GPM.
         unsupported: names of functions that fail with "not supported".
         lost: whether every call fails with "GPU is lost".
@@ -62,6 +63,7 @@ class FakeGpu:
     remapped_rows: tuple[int, int, int, int] = (0, 0, 0, 0)
     nvlinks: list[int] = field(default_factory=lambda: [1] * 18)
     fields: dict[tuple[int, int], float | NVMLError] = field(default_factory=dict)
+    narrow_fields: set[tuple[int, int]] = field(default_factory=set)
     gpm: dict[int, float] = field(default_factory=dict)
     pcie_kilobytes_per_second: int = 1_000
     pids: tuple[int, ...] = ()
@@ -110,7 +112,7 @@ class FakeNvml:
     NVML_PCIE_UTIL_RX_BYTES = 1
     nvmlMemory_v2 = 0x02000028
     nvmlEventTypeXidCriticalError = 0x8
-    _VALUE_TYPE_DOUBLE, _VALUE_TYPE_U64 = 0, 3
+    _VALUE_TYPE_DOUBLE, _VALUE_TYPE_U32, _VALUE_TYPE_U64 = 0, 1, 3
 
     def __init__(self, gpus: list[FakeGpu], init_error: int = 0) -> None:
         """Create an NVML with these GPUs; with ``init_error``, ``nvmlInit`` fails with that code."""
@@ -236,7 +238,9 @@ class FakeNvml:
             code = value.value if isinstance(value, NVMLError) else 0
             plain = 0 if isinstance(value, NVMLError) else value
             kind = self._VALUE_TYPE_DOUBLE if isinstance(plain, float) else self._VALUE_TYPE_U64
-            union = SimpleNamespace(dVal=plain, ullVal=plain)
+            union = SimpleNamespace(dVal=plain, ullVal=plain, uiVal=int(plain) % 2**32)
+            if key in gpu.narrow_fields:
+                kind = self._VALUE_TYPE_U32
             found.append(SimpleNamespace(fieldId=key[0], scopeId=key[1], nvmlReturn=code, valueType=kind, value=union))
         return found
 

@@ -75,6 +75,19 @@ def test_a_gpu_that_the_hardware_slows_fails(mask: int, name: str) -> None:
     assert (str(found.reason), found.detail) == ("throttled", f"GPU 1: {name}")
 
 
+def test_samples_of_an_idle_gpu_say_nothing() -> None:
+    library = fake_host(1)
+    clocks = GpuClocks(lambda: library)
+    library.gpus[0].util_percent, library.gpus[0].sm_clock_megahertz = 0, 345
+    for _ in range(5):
+        clocks.sample()
+    assert str(clocks.result().reason) == "unreadable"
+
+    library.gpus[0].util_percent, library.gpus[0].sm_clock_megahertz = 99, 1_400
+    clocks.sample()
+    assert clocks.result().figure == 1.4e9
+
+
 def test_a_power_limit_that_a_tool_changed_fails() -> None:
     library = fake_host(2)
     clocks = GpuClocks(lambda: library)

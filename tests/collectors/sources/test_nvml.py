@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from tocsin.collectors.sources.nvml import (
     nvml_library,
 )
 from tocsin.collectors.testing.fake_nvml import FakeNvml, NVMLError, ampere, fake_host, hopper
-from tocsin.schemas.metrics import GPU_METRICS
+from tocsin.schemas.metrics import GPU_METRICS, possible_range
 
 SECOND = 10**9
 ALL_LINKS = 0xFFFF_FFFF
@@ -128,6 +130,17 @@ def test_where_the_card_has_no_pcie_counter_the_short_sample_is_asked_seldom() -
     found = ["pcie_bytes_per_second" in host.values() for _ in range(10)]
     assert sum(found) == 2
     assert host.values(5)["pcie_bytes_per_second"] == 2_000_000
+
+
+def test_a_pcie_counter_of_32_bits_is_not_used_because_it_wraps_between_two_samples() -> None:
+    gpu = ampere(0)
+    gpu.narrow_fields = {(197, 0), (198, 0)}
+    host = one(gpu)
+    found = []
+    for second in range(5):
+        gpu.fields[197, 0] = gpu.fields[198, 0] = second * 20_000_000_000
+        found.append(host.values().get("pcie_bytes_per_second"))
+    assert found == [None, None, None, None, 2_000_000]
 
 
 def test_blanks_and_unsupported_calls_are_absent_and_never_zero() -> None:
@@ -388,6 +401,26 @@ def test_closing_frees_what_the_driver_holds() -> None:
 @pytest.mark.parametrize("value", [None, "N/A", 0xFFFF_FFFF, 2**64 - 1, math.inf, math.nan])
 def test_blanks_are_no_number(value: object) -> None:
     assert number(value) is None
+
+
+# --- what a real H100 gave (driver 580.159.04, one second a sample: five idle, four under matrix products) -------
+
+
+def test_readings_of_a_real_h100_lie_in_the_ranges_of_their_metrics() -> None:
+    path = Path(__file__).parent / "recorded/nvml_h100.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    ranges = {metric.name: possible_range(metric) for metric in GPU_METRICS}
+    readings = [values for row in rows for values in row["gpus"].values()]
+
+    assert set(readings[-1]) == set(ranges)
+    for values in readings:
+        for name, value in values.items():
+            assert ranges[name][0] <= value <= ranges[name][1], name
+    idle, loaded = readings[1], readings[-1]
+    assert idle["gpu_util_ratio"] == idle["gpu_tensor_active_ratio"] == 0
+    assert min(loaded["gpu_util_ratio"], loaded["gpu_sm_active_ratio"], loaded["gpu_tensor_active_ratio"]) > 0.9
+    assert loaded["gpu_power_watts"] > 600
+    assert idle["gpu_power_watts"] < 100
 
 
 # --- the fake itself -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,19 @@ def test_reads_what_a_pickle_says() -> None:
     assert (only.group_name, only.p2p_seq, only.p2p_peer, only.is_p2p) == ("39", 14147, 1, True)
     assert (only.msg_bytes, only.dtype) == (2048 * 5120 * 2, "BFloat16")
     assert (only.started_ns, only.completed_ns) == (0, 0)
+
+
+def test_a_real_dump_of_nccl_shows_the_collective_that_waits_behind_a_kernel() -> None:
+    parsed = parse_dump((Path(__file__).parent / "reports/flight_recorder_nccl_stuck.pickle").read_bytes())
+
+    assert parsed.groups == (FlightGroup("0", "default_pg", (0,)), FlightGroup("1", "tensor_parallel", (0,)))
+    status = dict(parsed.status)[0]
+    assert (status.last_enqueued_seq, status.last_completed_seq) == (31, 30)
+    waits = [entry for entry in parsed.entries if not entry.retired]
+    assert [(entry.name, entry.collective_seq, entry.state, entry.msg_bytes) for entry in waits] == [
+        ("nccl:all_reduce", 31, "scheduled", 4 << 20)
+    ]
+    assert all(entry.completed_ns >= entry.started_ns > 0 for entry in parsed.entries if entry.retired)
 
 
 def test_json_of_format_2_10_with_texts_for_numbers_says_the_same_as_the_pickle() -> None:

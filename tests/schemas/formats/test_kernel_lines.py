@@ -48,6 +48,15 @@ def test_real_logs(shared_data: Path) -> None:
     ("line", "name", "fields"),
     [
         (
+            (
+                "NVRM: Xid (PCI:0000:00:06): 31, pid=908, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: "
+                "ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. "
+                "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+            ),
+            "xid",
+            {"code": 31, "pci": "0000:00:06.0", "pid": 908, "process": "python3"},  # an H100, driver 580
+        ),
+        (
             "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x0 0x0 0x0 0x0 0x0)",
             "xid",
             {"code": 149, "pci": "0018:01:00.0", "link": 9, "severity": "fatal", "unit": "NETIR_LINK_EVT"},

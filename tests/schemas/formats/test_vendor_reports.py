@@ -1,6 +1,7 @@
 """Reports of nvidia-smi and dcgmi: every known fault is a sentence, and nothing else is one."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -34,6 +35,20 @@ def test_a_sound_gpu_has_no_faults() -> None:
 )
 def test_each_fault_is_a_sentence(changed: dict[str, str], sentence: str) -> None:
     assert nvidia_smi.faults_in(REPORT.format(**SOUND | changed).encode()) == (1, [sentence])
+
+
+def test_a_real_report_of_a_sound_h100_has_no_faults_and_each_place_that_is_read() -> None:
+    text = (Path(__file__).parent / "reports/nvidia_smi_h100.xml").read_bytes()
+    assert nvidia_smi.faults_in(text) == (1, [])
+
+    for good, bad, sentence in (
+        (b"<remapped_row_failure>No<", b"<remapped_row_failure>Yes<", "a memory row could not be remapped"),
+        (b"<dram_uncorrectable>0<", b"<dram_uncorrectable>7<", "7 uncorrectable ECC errors in memory"),
+        (b"<sram_threshold_exceeded>No<", b"<sram_threshold_exceeded>Yes<", "SRAM errors exceed the threshold"),
+        (b"<gpu_recovery_action>None<", b"<gpu_recovery_action>GPU Reset<", "the driver asks for GPU Reset"),
+    ):
+        assert good in text
+        assert sentence in nvidia_smi.faults_in(text.replace(good, bad, 1))[1][0]
 
 
 def test_what_a_card_lacks_is_no_fault() -> None:
