@@ -116,6 +116,7 @@ class ProposalIntake:
         tracked.action = replace(tracked.action, verdict_update=verdict.update, deadline_ns=later_ns)
         revision = tracked.action.revision
         if tracked.is_open:
+            self._desk.chain.breaker.seen(self._desk.case(tracked, now_ns))
             self._desk.judge(tracked, now_ns)
         if is_later and tracked.action.revision == revision:
             self._desk.life.publish(tracked, now_ns)
