@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def staged(config: ControllerConfig = LIVE, count: int = 8) -> Stage:
     return stage
 
 
-def struck(stage: Stage, index: int, cause: str = "gpu_ecc", **fields: object) -> None:
+def struck(stage: Stage, index: int, cause: str = "gpu_ecc", **fields: Any) -> None:
     """Give a verdict on the machine of one of the jobs."""
     seconds = (stage.now_ns - T0) / NS_PER_SECOND
     stage.judge(
