@@ -135,7 +135,7 @@ bench-detect: install
 parity: install
 	@$(BIN)/python -m tests.chaos.parity $(ARGS)
 
-# ARGS="--seed 7 --rounds 1 --mode exactly-once": one round again
+# ARGS="--seed 7 --rounds 1 --mode exactly-once": one round again; ARGS="--only pages": pages of killed senders
 chaos: install
 	@$(BIN)/python -m tests.chaos.chaos $(ARGS)
 

@@ -2,6 +2,8 @@
 
 ``python -m tests.chaos.chaos [--kills 20] [--mode both] [--seed S] [--tally FILE]``: round after round, modes in turn.
 ``--rounds N`` ends after so many; ``--tally`` adds to what earlier runs did. ``--mode embedded``: ``tocsin serve``.
+After the last round the sender of alerts and the controller are killed; ``--only alerts``, ``controller``, ``pages``:
+only one of them, only both.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
 from tests.chaos.engine import servers
 from tests.chaos.live_round import LiveConfig, run_live_round
 from tests.chaos.outcome import table_text
+from tests.chaos.page_round import PageConfig, run_page_round
+from tests.chaos.page_site import ROLES
 from tests.chaos.rounds import Reported, RoundConfig, run_round
 from tests.chaos.up import COMPONENTS
+from tocsin.cli.cluster.broker import Broker, BrokerConfig
 
 ALL = (*COMPONENTS, AGENT)
 MODES = {"at-least-once": (False,), "exactly-once": (True,), "both": (False, True)}
 EMBEDDED = "embedded"
+PAGES = "pages"
 
 
 @dataclass
@@ -94,11 +100,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="of the first round")
     parser.add_argument("--seconds", type=float, default=1200.0, help="of recording a round")
     parser.add_argument("--agent", action="store_true", help="only rounds that kill an agent's sink")
+    parser.add_argument("--only", choices=(*ROLES, PAGES), help="only a round that counts pages")
     parser.add_argument("--tally", type=Path, help="a file that adds up runs")
     parser.add_argument("--folder", type=Path, help="keep all that is written there")
     args = parser.parse_args()
     if args.mode == EMBEDDED:
         return _embedded(args)
+    if args.only:
+        return _pages(args, ROLES if args.only == PAGES else (args.only,))
     tally, done = Tally.read(args.tally), 0
     modes = MODES[args.mode]
     while done < args.rounds if args.rounds else min(tally.kills[name] for name in ALL) < args.kills:
@@ -113,7 +122,28 @@ def main() -> int:
         tally.write(args.tally)
         done += 1
     print(tally.text())
-    return 1 if tally.unequal.total() else 0
+    problems_count = tally.unequal.total()
+    if not args.rounds and not args.agent:
+        problems_count += _pages(args, ROLES)
+    return 1 if problems_count else 0
+
+
+def _pages(args: argparse.Namespace, roles: tuple[str, ...]) -> int:
+    """A round that kills the sender of alerts, the controller or both; 1 where people were told something else."""
+    folder = Path(tempfile.mkdtemp(prefix="tocsin-pages-", dir=args.folder))
+    print(f"pages: round with seed {args.seed}, {args.kills} kills of {' and '.join(roles)}", flush=True)
+    broker = Broker(BrokerConfig(folder / "kafka"))
+    broker.start()
+    try:
+        reported = run_page_round(PageConfig(args.seed, roles, args.kills), broker, folder, "chaos")
+    finally:
+        broker.stop()
+    print(reported.text(), flush=True)
+    if reported.problems or args.folder is not None:
+        print(f"  all that it wrote: {folder}", flush=True)
+    else:
+        shutil.rmtree(folder)
+    return 1 if reported.problems else 0
 
 
 def _embedded(args: argparse.Namespace) -> int:

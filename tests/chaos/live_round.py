@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos.live_jobs import HOSTS, KINDS, Agents, Fault, Job
+from tests.chaos.page_site import TOLD, Page, messages_of, page_difference, pages_of, write_routes
 from tests.chaos.tables import difference, read_tables, write_embedded
 from tests.chaos.tee_agent import kept
 from tests.conftest import ROOT
+from tests.pipeline.alerts.adapters.receiver import Receiver, Reply, receiving
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.paths import control_socket
+from tocsin.pipeline.alerts.adapters import ADAPTERS
+from tocsin.pipeline.alerts.notice import NoticeKind
+from tocsin.pipeline.alerts.router import AlertRouter, RouterConfig
+from tocsin.pipeline.alerts.routes import load_routes
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.errors import EngineError, SchemaError, TransportError
@@ -62,6 +68,8 @@ class LiveReported:
         restart_seconds: from a kill until it listens again, the longest.
         delay_seconds: of a verdict, beyond the usual and beyond the engine's absence, the longest.
         said: verdicts by cause.
+        pages_count: incidents that people were told of, and ends.
+        repeated_count: messages that came once more with the same key.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -70,6 +78,8 @@ class LiveReported:
     restart_seconds: float = 0.0
     delay_seconds: float = 0.0
     said: Counter[str] = field(default_factory=Counter)
+    pages_count: int = 0
+    repeated_count: int = 0
 
     def text(self) -> str:
         """What came of it, and each problem."""
@@ -77,6 +87,7 @@ class LiveReported:
         head = (
             f"  {self.kills_count} kills, {self.near_count} within 2 s of an onset; longest absence"
             f" {self.restart_seconds:.1f} s, longest delay beyond it {self.delay_seconds:.1f} s\n  said: {said}"
+            f"\n  {self.pages_count} pages and ends; {self.repeated_count} messages came again with the same key"
         )
         return "\n".join([head, *(f"  {problem:.600}" for problem in self.problems or ["equal"])])
 
@@ -119,11 +130,19 @@ def _add(moments: list[float], moment: float) -> None:
 class Engine:
     """A ``tocsin serve`` that is killed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, routes: Path | None = None) -> None:
         self.data = folder / "data"
         self.address = f"unix:{folder}/e.sock"
         command = [sys.executable, "-m", "tocsin", "serve", "--data", str(self.data), "--listen", self.address]
-        command += ["--metrics-listen", "", "--hold", "0", "0"]  # else hard actions wait, which lines do not show
+        command += [
+            "--alerts",
+            str(routes),
+            "--metrics-listen",
+            "",
+            "--hold",
+            "0",
+            "0",
+        ]  # else hard actions wait, which lines do not show
         self.child = Child(Program("tocsin serve", command, folder / "serve.log", folder=ROOT))
         self.absences: list[tuple[int, int]] = []
         """Killed, and listening again (Unix ns)."""
@@ -180,9 +199,15 @@ class Follower:
 
 def run_live_round(config: LiveConfig, folder: Path) -> LiveReported:
     """Play, kill, compare."""
+    with receiving(lambda _: Reply(204)) as receiver:
+        return _round(config, folder, receiver)
+
+
+def _round(config: LiveConfig, folder: Path, receiver: Receiver) -> LiveReported:
     faults = faults_of(config)
     moments = kills_of(config, faults)
-    engine = Engine(folder)
+    routes = write_routes(folder / "alerts.yaml", receiver)
+    engine = Engine(folder, routes)
     agents = Agents(folder, engine.address)
     reported = LiveReported(kills_count=len(moments))
     reported.near_count = sum(any(abs(at - one.onset_seconds) <= 2.0 for one in faults) for at in moments)
@@ -202,7 +227,18 @@ def run_live_round(config: LiveConfig, folder: Path) -> LiveReported:
     wanted = undisturbed(folder, last_ns)
     write_embedded(folder / "undisturbed", wanted)
     _compare(reported, engine, follower, wanted, last_ns)
+    pages = pages_of(receiver)
+    reported.pages_count, reported.repeated_count = pages.total(), len(receiver.asked) - len(messages_of(receiver))
+    reported.problems += page_difference(undisturbed_pages(routes, wanted), pages)
     return reported
+
+
+def undisturbed_pages(routes: Path, verdicts: list[Verdict]) -> Counter[Page]:
+    """What people are told where each line is told in its own second."""
+    router = AlertRouter(RouterConfig(load_routes(routes, ADAPTERS)))
+    notices = [notice for one in verdicts for notice in router.on_verdicts([one], one.detected_ns)]
+    kinds = [(one.verdict.verdict_id, one.kind) for one in notices if one.kind is not NoticeKind.CHANGED]
+    return Counter((name, TOLD if kind is NoticeKind.FIRING else kind.value) for name, kind in kinds)
 
 
 def _play(config: LiveConfig, faults: list[Fault], moments: list[float], engine: Engine, agents: Agents) -> None:

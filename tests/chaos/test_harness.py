@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 from tests.chaos.kills import schedule
 from tests.chaos.outcome import embedded, line_difference, outcome, read_tables
+from tests.chaos.page_site import first_as_changed_count, messages_of, page_difference, pages_of
 from tests.chaos.plays import Play, as_job, both_orders, merged, streams
 from tests.chaos.recordings import several_faults, simulated
 from tests.chaos.tables import difference
 from tests.chaos.up import COMPONENTS
+from tests.pipeline.alerts.adapters.receiver import Receiver, Reply, Request
 from tocsin.pipeline.recording.replay import ReplayConfig, seconds_of
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.records import NS_PER_SECOND
@@ -79,3 +82,26 @@ def test_a_job_with_several_faults_has_several_truths() -> None:
     truth = several_faults(1, ["ecc_error", "power_cap", "loader_stall"]).truth
     assert truth is not None
     assert len(truth["faults"]) == 3
+
+
+def receiver_of(*messages: tuple[str, str, str]) -> Receiver:
+    """A receiver that was told these messages: key, incident, kind."""
+    with Receiver(lambda _: Reply(204)) as made:
+        words = ("delivery", "incident", "kind")
+        made.asked = [Request("/", {}, json.dumps(dict(zip(words, one, strict=True))).encode()) for one in messages]
+    return made
+
+
+def test_pages_that_are_missing_doubled_or_first_told_as_changed_are_seen() -> None:
+    calm = pages_of(receiver_of(("1", "v1", "firing"), ("2", "v1", "changed"), ("3", "v1", "resolved")))
+    again = receiver_of(("1", "v1", "firing"), ("1", "v1", "firing"), ("3", "v1", "resolved"))
+    changed = receiver_of(("2", "v1", "changed"), ("3", "v1", "resolved"))
+    doubled = receiver_of(("1", "v1", "firing"), ("9", "v1", "firing"), ("3", "v1", "resolved"))
+
+    assert page_difference(calm, pages_of(again)) == []
+    assert (len(again.asked), len(messages_of(again))) == (3, 2)
+    assert page_difference(calm, pages_of(changed)) == []
+    assert [first_as_changed_count(one) for one in (again, changed)] == [0, 1]
+    assert page_difference(calm, pages_of(doubled)) == ["incident v1, told: was told besides"]
+    lost = pages_of(receiver_of(("1", "v1", "firing")))
+    assert page_difference(calm, lost) == ["incident v1, resolved: was told in the undisturbed run only"]
