@@ -20,6 +20,7 @@ from tocsin.pipeline.kafka.consumer_api import (
     MessageSource,
     RefusedMessage,
 )
+from tocsin.pipeline.kafka.planned_actions import PlannedActions
 from tocsin.pipeline.kafka.topic_sink import REFUSED, Check, TopicSink, TopicSinkConfig
 from tocsin.pipeline.stores.base import ActionChange, Store
 from tocsin.schemas.cloudevents import decode_verdict
@@ -53,6 +54,7 @@ class VerdictSink(TopicSink):
         wall_ns: Unix time in nanoseconds.
 
     Attributes:
+        planned: says which rows of actions wait under planned work; None: none does. Set it before ``run``.
         standing: the incidents that stand, of what was written.
     """
 
@@ -67,6 +69,7 @@ class VerdictSink(TopicSink):
     ) -> None:
         """Connect source, store and dead letters; ``run`` does the work."""
         super().__init__(source, store, dead_letter_sink, config, clock)
+        self.planned: PlannedActions | None = None
         self._wall_ns = wall_ns
         self.standing = StandingIncidents()
         self._known_good: dict[bool, Verdict] = {}
@@ -81,7 +84,18 @@ class VerdictSink(TopicSink):
         held = self._source.partitions()
         if held is not None:
             self.standing.keep_partitions(held)
+        if self.planned is not None and self.planned.is_due():
+            self._persist(self._write_due, stop)
         return batch
+
+    def _write_due(self) -> None:
+        """Write the rows of actions that change because planned work began or ended."""
+        assert self.planned is not None, "called where it is not"  # noqa: S101
+        self._check()
+        changes = self.planned.due(self.standing.verdicts(self._wall_ns()), self._store.actions_of)
+        if changes:
+            self._store.write_actions(changes)
+        self.planned.done()
 
     def _write(self, batch: Sequence[Message], stop: threading.Event) -> bool:
         """Bring a batch into the database and the dead letters; False: told to stop before it was done."""
@@ -182,7 +196,7 @@ class VerdictSink(TopicSink):
                 latest = rows.get(_row_of(change))
                 if latest is None or latest.changed_ns <= change.changed_ns:
                     rows[_row_of(change)] = change
-                yield change
+                yield change if self.planned is None else self.planned.held(change, verdict)
 
     def families(self) -> list[Family]:
         """Return the sink's metrics for ``/metrics``."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tocsin.schemas.formats.prometheus_text import Family
 
 
+_NOTES_SECONDS: Final = 10.0
+"""Longest wait of the start for the notes of people."""
 _JOIN_SECONDS: Final = 60.0
 """Longest wait of the end for a sink's unfinished batch."""
 
@@ -58,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     settings, check = settings_of(args), check_of(args.verdict_keys)
     set_up_logs(args)
     # The drivers take a moment to load: only who needs them pays.
+    from tocsin.pipeline.kafka.notes_reader import NotesReader
+    from tocsin.pipeline.kafka.planned_actions import PlannedActions
     from tocsin.pipeline.kafka.report_sink import ReportSink
     from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
     from tocsin.pipeline.kafka.verdict_sink import VerdictSink
@@ -70,13 +74,20 @@ def run(args: argparse.Namespace) -> int:
     prefix, config = args.topic_prefix, TopicSinkConfig(check=check)
     group, reports = args.group or f"{prefix}.sink-clickhouse", (*REPORTS, ALERTS_SENT, NOTES_TAKEN)
     with contextlib.ExitStack() as opened:
-        parts = []
+        notes = NotesReader(settings, prefix, check)
+        opened.callback(notes.close)
+        notes.start()
+        notes.is_read.wait(_NOTES_SECONDS)  # else rows are put right as soon as the notes are there
+        parts: list[tuple[TopicSink, KafkaVerdicts]] = []
         for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, reports, f"{group}.reports")):
             store, dead_letters = ClickHouseStore(address), KafkaDeadLetters(settings, prefix)
             opened.callback(store.close)
             opened.callback(dead_letters.close)
             source = opened.enter_context(verdict_source(settings, prefix, members, topics))
-            parts.append((kind(source, store, dead_letters, config), source))
+            sink: TopicSink = kind(source, store, dead_letters, config)
+            if isinstance(sink, VerdictSink):
+                sink.planned = PlannedActions(notes.work, time.time_ns)
+            parts.append((sink, source))
         if args.metrics_listen:
             opened.callback(_page(args.metrics_listen, parts).close)
         print(f"tocsin sink: {prefix}.verdicts to {address}", file=sys.stderr, flush=True)

@@ -33,6 +33,7 @@ from tocsin.schemas.records import (
     EventSource,
     HostStatus,
     JobKey,
+    JobRecord,
     RankPlace,
     Record,
     Severity,
@@ -130,7 +131,7 @@ class NotesWorld:
         self.run(1, *placed_hosts(self.now_ns + NS_PER_SECOND, leaves))
 
 
-def placed_hosts(ts_ns: int, leaves: dict[str, str]) -> Iterator[Record]:
+def placed_hosts(ts_ns: int, leaves: dict[str, str]) -> Iterator[JobRecord]:
     """Heartbeats and the places of hosts."""
     for host, leaf in leaves.items():
         yield HostStatus(IDLE, host, ts_ns, 0, 0, (), False, 0, 0)
