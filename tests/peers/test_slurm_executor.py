@@ -8,10 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tests.peers.slurm import REQUEUE_SECONDS, Slurm, is_ready, user_name
-from tests.pipeline.actions.executors.made import carried_out, made_action, steps_of
+from tests.pipeline.actions.executors.made import SECOND_NS, carried_out, made_action, steps_of
+from tests.pipeline.actions.executors.world import SmallController
+from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.slurm import SlurmTarget, SlurmTargetConfig
 from tocsin.pipeline.actions.executors.target import Look, Stage
+from tocsin.pipeline.actions.executors.worker import ExecutorWorker
+from tocsin.schemas.action_events import Ack
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.verdicts import ActionKind
 
@@ -171,3 +176,34 @@ def test_a_cluster_that_takes_nodes_back_by_itself_is_not_asked_to_reboot(slurm:
 @pytest.mark.parametrize(("host", "reason"), [("node99", ExecutorReason.UNKNOWN_NODE)])
 def test_a_host_that_slurm_does_not_know_is_refused(slurm: Slurm, host: str, reason: ExecutorReason) -> None:
     assert said(carried_out(target_of(slurm), action_of(ActionKind.DRAIN, host))) == (Stage.REFUSED, reason)
+
+
+def test_an_executor_that_dies_between_effect_and_message_is_followed_by_one_that_looks(slurm: Slurm) -> None:
+    action = action_of(ActionKind.DRAIN, "node5")
+    controller, clock = SmallController(action), [action.issued_ns]
+    controller.publish(clock[0])
+    cores = {
+        name: ExecutorCore(ExecutorConfig("ci", name, frozenset({ActionKind.DRAIN}))) for name in ("first", "second")
+    }
+
+    def say(acks: list[Ack]) -> None:
+        for ack in acks:
+            controller.on_ack(ack, clock[0])
+
+    def go(name: str) -> None:
+        for change in controller.log:
+            say(cores[name].on_action(change, clock[0]))
+        ExecutorWorker(cores[name], target_of(slurm), lambda: clock[0], say).work()
+
+    while not slurm.node("node5").takes_no_work:  # the first dies as soon as the node is drained
+        go("first")
+        clock[0] += SECOND_NS
+    assert controller.action.state in (ActionState.STARTED, ActionState.DONE)
+    controller.action = replace(controller.action, state=ActionState.STARTED)  # its last message is lost
+    controller.publish(clock[0])
+    written = slurm.node("node5").reason_seconds
+    clock[0] = controller.action.lease_ns
+    for _ in range(3):
+        go("second")
+    assert (controller.action.state, controller.action.holder) == (ActionState.DONE, "second")
+    assert (slurm.node("node5").reason_seconds, slurm.node("node5").is_drained) == (written, True)
