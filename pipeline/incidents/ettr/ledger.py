@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange
@@ -78,6 +79,7 @@ class EttrLedger:
 
     def on_slice(self, data: Slice) -> Sequence[AttemptTime]:
         """Take the records of one attempt in one span of time; what it costs is told by ``on_time``."""
+        data, _ = without_closings(data)  # what a person says of an incident is no sign of the job
         if not data.records or data.job.job_id == IDLE_JOB_ID:
             return ()
         job = self._job(data.job)

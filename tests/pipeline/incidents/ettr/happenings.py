@@ -45,7 +45,7 @@ class Happening:
 
 
 @st.composite
-def happenings(draw: st.DrawFn, job: JobKey, *, has_actions: bool = True, most: int = 25) -> list[Happening]:
+def happenings(draw: st.DrawFn, job: JobKey, *, has_actions: bool = True, most: int = 10) -> list[Happening]:
     """Draw what happens to up to three attempts of a job; the ends of the slices ascend."""
     found: list[Happening] = []
     attempt, second = 0, 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tocsin.pipeline.core.slices import SliceBundle
+from tocsin.pipeline.incidents.closing import close_event
 from tocsin.pipeline.incidents.ettr.ledger import EttrConfig, EttrLedger
 from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
@@ -222,6 +223,18 @@ def test_an_attempt_that_nobody_heard_for_an_hour_ended_at_its_last_sign() -> No
         line.told += line.ledger.on_time(line.now_ns + minutes * 60 * NS_PER_SECOND)
     assert [one.is_over for one in line.told[-3:]] == [False, False, True]
     assert line.told[-1].wall_ns == pytest.approx(60 * NS_PER_SECOND, abs=6 * NS_PER_SECOND)
+
+
+def test_who_closes_an_incident_hours_later_does_not_prolong_the_attempt() -> None:
+    line = Timeline()
+    line.run(line.begin(), 60)
+    silent_ns = line.now_ns + 7200 * NS_PER_SECOND
+    told = line.ledger.accounts(silent_ns)
+    for job in (JOB, replace(JOB, attempt=1)):
+        close = close_event(job, "v", "seen to", "uid:0", silent_ns)
+        line.ledger.on_slice(Slice(job, silent_ns - NS_PER_SECOND, silent_ns, (close,)))
+    assert [one.is_over for one in told] == [True]
+    assert line.ledger.accounts(silent_ns) == told
 
 
 def test_jobs_and_attempts_are_bounded() -> None:

@@ -72,3 +72,44 @@ def test_a_gap_between_two_steps_that_is_shorter_than_a_slice_stays_unattributed
     timeline.add_step(TimePart.PRODUCTIVE, NS_PER_SECOND + HALF_NS, 3 * NS_PER_SECOND)
     timeline.claim(TimePart.DETECTION, 0, 3 * NS_PER_SECOND)
     assert timeline.parts(3 * NS_PER_SECOND) == {TimePart.PRODUCTIVE: 5 * HALF_NS}
+
+
+@given(st.lists(spans(STEP_PARTS) | spans(OTHER_PARTS) | moments, max_size=40), st.data())
+def test_what_is_summed_up_for_good_stays_and_leaves_no_time_for_what_comes_later(
+    ops: list[Claim | int], data: st.DataObject
+) -> None:
+    timeline, until_ns, more = AttemptTimeline(0), data.draw(moments), list[Claim]()
+    for one in ops:
+        if isinstance(one, int):
+            before, was_settled_ns = timeline.parts(one, more), timeline.settled_ns
+            timeline.settle(one, more)
+            assert timeline.parts(one, more) == before
+            assert timeline.settled_ns == max(was_settled_ns, one)
+        elif one[0] in STEP_PARTS:
+            timeline.add_step(*one)
+        elif data.draw(st.booleans()):
+            more.append(one)
+        else:
+            timeline.claim(*one)
+        until_ns = max(until_ns, timeline.settled_ns)
+        found, settled = timeline.parts(until_ns, more), timeline.parts(timeline.settled_ns, more)
+        assert all(found.get(part, 0) >= length_ns > 0 for part, length_ns in settled.items())
+        assert sum(settled.values()) <= timeline.settled_ns
+        assert sum(found.values()) - sum(settled.values()) <= until_ns - timeline.settled_ns
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(STEP_PARTS), st.integers(0, 6), st.integers(1, 6)), max_size=12),
+    st.lists(moments, max_size=3),
+)
+def test_steps_have_their_length_and_pauses_between_them_nothing(
+    steps: list[tuple[TimePart, int, int]], settled_ns: list[int]
+) -> None:
+    timeline, now_ns, wanted = AttemptTimeline(0), 0, dict[TimePart, int]()
+    for part, pause, length in steps:
+        begin_ns, now_ns = now_ns + pause * HALF_NS, now_ns + (pause + length) * HALF_NS
+        timeline.add_step(part, begin_ns, now_ns)
+        wanted[part] = wanted.get(part, 0) + now_ns - begin_ns
+    for one in settled_ns:
+        timeline.settle(min(one, now_ns))
+    assert timeline.parts(now_ns) == wanted
