@@ -69,10 +69,15 @@ class CheckReason(NamedReason):
     TIMED_OUT = "timed_out", "The check did not end in its time."
     CHECK_DIED = "check_died", "The check's process ended without an answer."
     DISK_REFUSES = "disk_refuses", "The disk cannot be written: full, read-only, or an I/O error."
+    UNREACHABLE = "unreachable", "The host cannot reach the group's first host."
     NO_ANSWER = "no_answer", "The host gave no answer in the time."
     # skipped
     NO_GPU = "no_gpu", "The host has no GPU that answers."
     ONE_HOST = "one_host", "Only one host was asked: there is no exchange between hosts."
+    GROUP_INCOMPLETE = (
+        "group_incomplete",
+        "Another host of the group is missing or at fault: the exchange says nothing about this one.",
+    )
     NO_TORCH = "no_torch", "PyTorch is not installed on the host."
     NOT_INSTALLED = "not_installed", "The vendor's tool is not installed on the host."
     UNREADABLE = "unreadable", "The host does not show this value (a virtual machine, or no rights)."
@@ -94,6 +99,7 @@ class PreflightResult:
         detail: the place and the values, for people; "" for none.
         digest: digest of a result that must be equal on like hosts, "" for none.
         kind: what must be alike for two hosts to be compared (processor, device, software).
+        against: peers with which an exchange was wrong: their names, before that their ranks as text.
     """
 
     name: CheckName
@@ -105,6 +111,7 @@ class PreflightResult:
     detail: str = ""
     digest: str = ""
     kind: str = ""
+    against: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
@@ -118,6 +125,7 @@ class PreflightResult:
             "detail": self.detail,
             "digest": self.digest,
             "kind": self.kind,
+            "against": list(self.against),
         }
 
 
@@ -195,6 +203,7 @@ def _check_of(value: object, where: str) -> PreflightResult:
         detail=_text(fields, "detail", where),
         digest=_text(fields, "digest", where),
         kind=_text(fields, "kind", where),
+        against=_names(fields.get("against", []), f"{where}.against"),
     )
 
 
@@ -220,6 +229,13 @@ def _text(fields: Mapping[str, object], name: str, where: str, *, is_needed: boo
     if not isinstance(value, str) or (is_needed and not value):
         raise FieldError(f"{where}.{name}", value, "a text")
     return value
+
+
+def _names(value: object, where: str) -> tuple[str, ...]:
+    """Return a list of names."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise FieldError(where, value, "a list of names")
+    return tuple(value)
 
 
 def _figure(value: object, where: str) -> float | None:

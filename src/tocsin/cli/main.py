@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "feedback": ("tocsin.cli.feedback", "say whether a verdict was right"),
         "preflight": (
             "tocsin.cli.preflight",
-            "check a machine under load: computation, bandwidths, clocks, diagnostics",
+            "check machines under load: computation, bandwidths, exchanges, clocks",
         ),
         "ettr": ("tocsin.cli.ettr", "what each job's wall time was spent on: effective training time, and the rest"),
         "sql": ("tocsin.cli.sql", "ask the incident database in SQL"),

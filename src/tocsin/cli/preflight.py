@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tocsin.cli.durations import duration_of
 from tocsin.schemas import preflight_limits as limits
 from tocsin.schemas.errors import ConfigError, FieldError
-from tocsin.schemas.preflight import CheckName, CheckOutcome, HostAnswer, PreflightResult, answer_of
+from tocsin.schemas.preflight import CheckName, CheckOutcome, CheckReason, HostAnswer, PreflightResult, answer_of
 from tocsin.schemas.printable import counted, json_text, plain, readable
 
 if TYPE_CHECKING:
@@ -41,19 +41,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "end at the first failure: what comes after it is skipped"
     parser.add_argument("--first-failure", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_group_arguments(parser)
+
+
+def _add_group_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a check of many hosts."""
+    text = "check the hosts of this file at once, a name a line, and the exchange between them"
+    parser.add_argument("--group", metavar="FILE", help=text)
+    text = "how a group's hosts are reached: srun (default), kubectl (a Job a node), or here (all on this machine)"
+    parser.add_argument("--via", choices=["srun", "kubectl", "here"], default="srun", help=text)
+    text = "TCP port on the group's first host, where all meet (default: 29400)"
+    parser.add_argument("--port", metavar="PORT", type=int, default=29_400, help=text)
+    text = "time that the scheduler may take to start (default: 2min)"
+    parser.add_argument("--start", metavar="DURATION", default="2min", help=text)
+    parser.add_argument("--image", metavar="IMAGE", help="kubectl: image of the Jobs, with tocsin in it")
+    parser.add_argument("--namespace", metavar="NAME", default="default", help="kubectl: namespace of the Jobs")
+    parser.add_argument("--gpus", metavar="N", type=int, default=0, help="kubectl: GPUs of each node (default: 0)")
+    text = "print what would be run (srun's command line, the Jobs), and run nothing"
+    parser.add_argument("--show", action="store_true", help=text)
+    parser.add_argument("--member", help=argparse.SUPPRESS)  # what a group's own members are started with
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check this host; return 0 if nothing failed, 1 if something did.
+    """Check this host, or a group; return 0 if nothing failed, 1 if something did.
 
     Raises:
         ConfigError: a flag's value cannot be used, or the host is another one.
+        EngineError: Kubernetes refuses the group's Jobs.
     """
+    from tocsin.cli.preflight_group import check_group, run_member
     from tocsin.collectors.preflight.checks import HostChecks
     from tocsin.collectors.preflight.judge import judged
 
+    config = config_of(args)
+    if args.member:
+        return run_member(args.member, config)
     earlier = [answer for path in args.peers for answer in answers_in(path)]
-    answers = judged([HostChecks(config_of(args)).run()], earlier)
+    found = check_group(args, config) if args.group else [HostChecks(config).run()]
+    if found is None:
+        return 0
+    answers = judged(found, earlier)
     show(answers, as_json=args.json)
     return int(any(answer.is_failed for answer in answers))
 
@@ -67,11 +94,16 @@ def config_of(args: argparse.Namespace) -> PreflightConfig:
     from tocsin.collectors.preflight.checks import PreflightConfig
 
     own = socket.gethostname()
+    if args.group and (args.host or args.first_failure):
+        setting = "HOST" if args.host else "--first-failure"
+        raise ConfigError(setting, args.host or "", "left out with --group: the others wait for each host")
+    if args.show and not args.group:
+        raise ConfigError("--show", "", "given with --group")
     if args.host is not None and args.host not in {own, own.partition(".")[0], *_HERE}:
         raise ConfigError("HOST", args.host, f"this host, {own}")
     if args.disk_mib < limits.DISK_BLOCK_BYTES // 2**20:
         raise ConfigError("--disk-mib", args.disk_mib, f"at least {limits.DISK_BLOCK_BYTES // 2**20}")
-    if not Path(args.folder).is_dir():
+    if not args.group and not Path(args.folder).is_dir():
         raise ConfigError("--folder", args.folder, "an existing folder")
     return PreflightConfig(
         host=own,
@@ -131,7 +163,8 @@ def show(answers: Iterable[HostAnswer], *, as_json: bool) -> None:
     for answer in answers:
         print(plain(f"{answer.host}, {answer.seconds:.0f} s"))
         for check in answer.checks:
-            print(plain(line_of(check)))
+            if check.reason is not CheckReason.NOT_ASKED:
+                print(plain(line_of(check)))
     if failed_hosts:
         print(plain(f"{counted(len(failed_hosts), 'host')} failed: {', '.join(failed_hosts)}"))
 
