@@ -19,6 +19,10 @@ class ActionBook:
         self._by_host: dict[tuple[str, str], dict[str, None]] = {}
         self._by_job: dict[tuple[str, str], dict[str, None]] = {}
         self._by_verdict: dict[tuple[str, str], dict[str, None]] = {}
+        self._reserved: dict[str, TrackedAction] = {}
+        """Actions that may be begun or were given to an executor once, by id."""
+        self._room_count = 0
+        """Actions that may be added before the open ones have to be counted again."""
 
     def __len__(self) -> int:
         """Return the number of actions."""
@@ -35,7 +39,10 @@ class ActionBook:
     def add(self, tracked: TrackedAction) -> None:
         """Remember an action."""
         name = tracked.action.action_id
+        self._room_count -= 1
         self._by_id[name] = tracked
+        if tracked.is_reserved or tracked.is_standing:
+            self.reserve(tracked)
         for index, key in self._places(tracked):
             index.setdefault(key, {})[name] = None
 
@@ -43,11 +50,20 @@ class ActionBook:
         """Forget an action."""
         name = tracked.action.action_id
         self._by_id.pop(name, None)
+        self._reserved.pop(name, None)
         for index, key in self._places(tracked):
             entries = index.get(key, {})
             entries.pop(name, None)
             if not entries:
                 index.pop(key, None)
+
+    def reserve(self, tracked: TrackedAction) -> None:
+        """Note that an action may be begun: from now on it may count in budgets."""
+        self._reserved[tracked.action.action_id] = tracked
+
+    def reserved(self) -> list[TrackedAction]:
+        """Return the actions that may be begun, or might have been before."""
+        return list(self._reserved.values())
 
     def of_host(self, cluster: str, host: str) -> list[TrackedAction]:
         """Return the actions that concern a machine, oldest first."""
@@ -73,6 +89,12 @@ class ActionBook:
     def open_count(self) -> int:
         """Return the number of actions that are not final, without pages."""
         return sum(not one.is_final for one in self._by_id.values() if one.kind is not ActionKind.NOTIFY)
+
+    def has_room(self, most_count: int) -> bool:
+        """Return whether fewer actions than this are open; they are counted only as often as the answer may change."""
+        if self._room_count <= 0:
+            self._room_count = most_count - self.open_count()
+        return self._room_count > 0
 
     def to_state(self) -> list[Any]:
         """Return all actions as JSON-able values, by id."""

@@ -52,16 +52,20 @@ def _windows(scope: BudgetScope, counts: tuple[int, int, int], shares: tuple[flo
 
 
 MACHINE_BUDGETS: Final = (
-    *_windows(BudgetScope.JOB, (3, 6, 12), (0.1, 0.25, 0.5)),
+    *_windows(BudgetScope.JOB, (8, 16, 32), (0.1, 0.25, 0.5)),
     *_windows(BudgetScope.LEAF, (2, 4, 8), (0.25, 0.5, 0.5)),
     *_windows(BudgetScope.MINIPOD, (4, 8, 16), (0.1, 0.25, 0.5)),
     *_windows(BudgetScope.FLEET, (12, 40, 100), (0.1, 0.25, 0.5)),
-    BudgetLimit(BudgetScope.JOB, 0, 6, 0.25),
+    BudgetLimit(BudgetScope.JOB, 0, 12, 0.25),
     BudgetLimit(BudgetScope.LEAF, 0, 4, 0.5),
     BudgetLimit(BudgetScope.MINIPOD, 0, 12, 0.25),
     BudgetLimit(BudgetScope.FLEET, 0, 64, 0.25),
 )
-"""Default budgets of machines that are taken away."""
+"""Default budgets of machines that are taken away.
+
+Of a job the share counts up to some eighty machines. In larger ones a flood of one class, which takes two machines,
+leaves places for real faults of other classes.
+"""
 RESTART_BUDGETS: Final = (
     BudgetLimit(BudgetScope.JOB, HOUR_SECONDS, 3),
     BudgetLimit(BudgetScope.JOB, DAY_SECONDS, 10),
@@ -113,7 +117,8 @@ class ControllerConfig:
         wrong_count: from this many wrong verdicts on, a detector proposes nothing more for the attempt.
         quiet_step_count: steps without a sign of a fault after which a machine comes back.
         command_age_seconds: a person's command that is older when it comes has no effect.
-        final_kept_seconds: how long finished actions are remembered; longer than the longest budget window.
+        lapsed_kept_seconds: how long actions are remembered that ended with their verdict, and that nobody ever had.
+        final_kept_seconds: how long other finished actions are remembered; longer than the longest budget window.
         open_count: most actions that are open at a time.
         fact_count: most machines, jobs and other facts that are remembered, of each.
     """
@@ -136,6 +141,7 @@ class ControllerConfig:
     wrong_count: int = 2
     quiet_step_count: int = 500
     command_age_seconds: float = 300.0
+    lapsed_kept_seconds: int = HOUR_SECONDS
     final_kept_seconds: int = WEEK_SECONDS + DAY_SECONDS
     open_count: int = 10_000
     fact_count: int = 100_000

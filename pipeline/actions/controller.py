@@ -17,7 +17,7 @@ from tocsin.pipeline.actions.commands import CommandHandler
 from tocsin.pipeline.actions.config import ControllerConfig, ns
 from tocsin.pipeline.actions.desk import Desk
 from tocsin.pipeline.actions.facts import FactBook
-from tocsin.pipeline.actions.intake import ProposalIntake
+from tocsin.pipeline.actions.intake import ProposalIntake, has_lapsed
 from tocsin.pipeline.actions.ladder import Ladder
 from tocsin.pipeline.actions.life import ActionLife
 from tocsin.pipeline.actions.reasons import ActionReason
@@ -254,6 +254,8 @@ class ActionController:
     def _prune(self, now_ns: int) -> None:
         """Forget finished actions that no budget counts and no late message can mean any more."""
         before_ns = now_ns - ns(self.config.final_kept_seconds)
+        lapsed_ns = now_ns - ns(self.config.lapsed_kept_seconds)
         for tracked in self._desk.book:
-            if tracked.is_final and max(tracked.action.changed_ns, tracked.action.deadline_ns) < before_ns:
+            last_ns = max(tracked.action.changed_ns, tracked.action.deadline_ns)
+            if tracked.is_final and last_ns < (lapsed_ns if has_lapsed(tracked) else before_ns):
                 self._desk.book.remove(tracked)

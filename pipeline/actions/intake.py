@@ -74,7 +74,7 @@ class ProposalIntake:
                 self._open(proposal, now_ns)
             elif known.is_unbegun:
                 self._renew(known, verdict, _deadline_ns(proposal), now_ns)
-            elif self._has_lapsed(known) and verdict.state not in _CLOSED:
+            elif has_lapsed(known) and verdict.state not in _CLOSED:
                 self._revive(known, verdict, _deadline_ns(proposal), now_ns)
 
     def _open(self, proposal: Proposal, now_ns: int) -> None:
@@ -103,7 +103,7 @@ class ProposalIntake:
         if self._desk.book.get(action.action_id) is not None:
             return
         tracked = tracked_from(proposal, action)
-        if self._desk.book.open_count() >= self._desk.config.open_count:
+        if not self._desk.book.has_room(self._desk.config.open_count):
             self._desk.life.begin(tracked, ActionState.REFUSED, ActionReason.TOO_MANY, "", now_ns)
             return
         self._desk.open(tracked, now_ns)
@@ -152,11 +152,6 @@ class ProposalIntake:
         wanted = action_id_of(proposal.verdict.verdict_id, proposal.kind, target)
         return next((one for one in same if one.action.action_id == wanted), None)
 
-    def _has_lapsed(self, tracked: TrackedAction) -> bool:
-        """Return whether an action ended only because its verdict did, and no executor ever had it."""
-        is_over = tracked.state in {ActionState.EXPIRED, ActionState.CANCELLED}
-        return is_over and tracked.action.reason in _LAPSES and not tracked.holders
-
     def to_state(self) -> list[Any]:
         """Return the state as JSON-able values."""
         return [[*key, update] for key, update in self._updates.items()]
@@ -164,6 +159,12 @@ class ProposalIntake:
     def load_state(self, state: Sequence[Any]) -> None:
         """Replace the state by what ``to_state`` returned."""
         self._updates = {(cluster, verdict_id): update for cluster, verdict_id, update in state}
+
+
+def has_lapsed(tracked: TrackedAction) -> bool:
+    """Return whether an action ended only because its verdict did, and no executor ever had it."""
+    is_over = tracked.state in {ActionState.EXPIRED, ActionState.CANCELLED}
+    return is_over and tracked.action.reason in _LAPSES and not tracked.holders
 
 
 def _deadline_ns(proposal: Proposal) -> int:

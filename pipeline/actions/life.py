@@ -59,6 +59,8 @@ class ActionLife:
         """
         check_transition(tracked.state, state, reason)
         tracked.action = replace(tracked.action, state=state, reason=reason.value, detail=detail)
+        if state is ActionState.APPROVED:
+            self._book.reserve(tracked)
         self.publish(tracked, now_ns)
 
     def publish(self, tracked: TrackedAction, now_ns: int) -> None:

@@ -43,7 +43,7 @@ class BudgetGuard:
         mine = case.action.action_id
         others = [
             one
-            for one in case.book
+            for one in case.book.reserved()
             if one.kind in counted
             and (one.is_reserved or one.is_standing)
             and one.action.action_id != mine

@@ -104,14 +104,14 @@ def _explain(args: argparse.Namespace) -> Iterator[str]:
 
 def _replay(args: argparse.Namespace) -> Iterator[str]:
     """Yield every decision about the verdicts and events of files."""
-    from tocsin.pipeline.actions.policy.class_guard import ClassGuard
+    from tocsin.pipeline.actions.policy.controller_judge import ControllerJudge
     from tocsin.pipeline.actions.policy.ladder import PolicyLadder
     from tocsin.pipeline.actions.policy.replay import replay
     from tocsin.pipeline.actions.policy.verdict_lines import read_event_lines, read_verdict_lines
 
     verdicts = read_verdict_lines(args.verdicts)
     events = read_event_lines(args.events) if args.events is not None else []
-    judge = ClassGuard(PolicyLadder(_loaded(args.policy)))
+    judge = ControllerJudge(PolicyLadder(_loaded(args.policy)))
     counts = dict.fromkeys(_COUNTED_OUTCOMES, 0)
     for decision in replay(verdicts, events, judge):
         counts[decision.outcome.value] += 1

@@ -1,0 +1,179 @@
+"""The real controller as the judge of a replay: a ladder, all guards, and an executor that does at once what it may.
+
+The replay has no facts about machines and jobs. So jobs are taken to go on with fewer machines, engine and executors
+are taken to be alive, and checks that an action asks for are never answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from tocsin.pipeline.actions.config import ControllerConfig, ns
+from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.ladder import Proposal
+from tocsin.pipeline.actions.policy.ladder import PolicyLadder
+from tocsin.pipeline.actions.policy.reasons import PolicyReason
+from tocsin.pipeline.actions.policy.replay import Decision, DecisionOutcome
+from tocsin.schemas.action_events import Ack, AckKind, CheckResult, EngineHeartbeat, EngineWay, ExecutorHeard
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Action
+from tocsin.schemas.job_key import JobKey
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.verdicts import ActionKind, Verdict
+
+REPLAY_CONFIG: Final = ControllerConfig(is_dry_run=False, may_shrink=True)
+"""Settings of a replay: the defaults of a controller, without dry-run."""
+_TICK_NS: Final = 300 * NS_PER_SECOND
+"""Distance of ticks. What a guard holds is judged anew at each update of its verdict, and ends ten minutes after it."""
+_EXECUTOR: Final = "replay"
+_KINDS: Final = tuple(one for one in ActionKind if one not in {ActionKind.NONE, ActionKind.NOTIFY})
+_LEASE_SECONDS: Final = 30.0
+_OUTCOMES: Final = {
+    ActionState.APPROVED: DecisionOutcome.ACT,
+    ActionState.WAITING: DecisionOutcome.REFUSED,
+    ActionState.WAITING_APPROVAL: DecisionOutcome.WAIT_APPROVAL,
+    ActionState.REFUSED: DecisionOutcome.REFUSED,
+    ActionState.EXPIRED: DecisionOutcome.REFUSED,
+}
+_FIRST_ONLY: Final = (ActionState.REFUSED, ActionState.EXPIRED)
+"""States that are a decision only if nothing was decided before: else what waited is over."""
+
+
+class ControllerJudge:
+    """Drives a controller of actions and tells its decisions."""
+
+    def __init__(self, ladder: PolicyLadder, config: ControllerConfig = REPLAY_CONFIG) -> None:
+        """Start a controller.
+
+        Args:
+            ladder: the policy.
+            config: settings of the controller.
+        """
+        self._ladder = _ListeningLadder(ladder)
+        self._controller = ActionController(config, self._ladder)
+        self._ticked_ns = 0
+        self._heard_ns: dict[str, int] = {}
+        """Cluster -> when its engine and executor were said to be alive last."""
+        self._decided: dict[str, tuple[DecisionOutcome, str]] = {}
+        """What was decided last, by action; pages by verdict and target."""
+
+    def on_verdict(self, verdict: Verdict, now_ns: int) -> list[Decision]:
+        """Return the new decisions after an update of a verdict."""
+        if verdict.reason == Reason.CANARY.value:
+            return []
+        self._keep_alive(verdict.job.cluster, now_ns)
+        actions = self._controller.on_verdict(verdict, now_ns)
+        return [*self._told(now_ns), *self._decisions(actions, now_ns)]
+
+    def on_event(self, event: Event, now_ns: int) -> list[Decision]:
+        """Let the ladder count an event; return what repeated codes ask people for."""
+        by = PolicyReason.CODE_REPEATED.value
+        return [
+            Decision(now_ns, "", one.job.job_id, one.target, one.kind, DecisionOutcome.NOTIFY, by)
+            for one in self._ladder.policy.on_event(event)
+        ]
+
+    def on_time(self, now_ns: int) -> Sequence[Decision]:
+        """Return the decisions that change because time passed."""
+        if now_ns - self._ticked_ns < _TICK_NS:
+            return ()
+        self._ticked_ns = now_ns
+        for cluster in self._heard_ns:
+            self._keep_alive(cluster, now_ns)
+        actions = self._controller.on_time(now_ns)
+        return [*self._told(now_ns), *self._decisions(actions, now_ns)]
+
+    def _keep_alive(self, cluster: str, now_ns: int) -> None:
+        """Tell the controller that engine and executor of a cluster are alive."""
+        if self._heard_ns.get(cluster) == now_ns:
+            return
+        self._heard_ns[cluster] = now_ns
+        self._controller.on_event(EngineHeartbeat(cluster, EngineWay.EMBEDDED, now_ns), now_ns)
+        self._controller.on_event(ExecutorHeard(cluster, _EXECUTOR, _KINDS, now_ns), now_ns)
+
+    def _told(self, now_ns: int) -> Iterable[Decision]:
+        """Yield what people are told by the policy since the last call."""
+        for proposal in self._ladder.notices():
+            verdict, target = proposal.verdict, proposal.component
+            name = "" if target is None else f"{target.kind.value} {target.name}"
+            key, found = f"{verdict.verdict_id} {name}", (DecisionOutcome.NOTIFY, proposal.rule)
+            if self._decided.get(key) != found:
+                self._decided[key] = found
+                yield Decision(
+                    now_ns, verdict.verdict_id, verdict.job.job_id, target, proposal.kind, found[0], proposal.rule
+                )
+
+    def _decisions(self, actions: Iterable[Action], now_ns: int) -> Iterable[Decision]:
+        """Yield the new decisions among changes of actions, and carry out at once what may be done."""
+        for action in actions:
+            outcome = _OUTCOMES.get(action.state)
+            if outcome is None or action.kind is ActionKind.NOTIFY:
+                continue
+            by = action.rule if outcome is DecisionOutcome.ACT else action.reason
+            before = self._decided.get(action.action_id)
+            if before == (outcome, by) or (before is not None and action.state in _FIRST_ONLY):
+                continue
+            self._decided[action.action_id] = (outcome, by)
+            job, target = action.target.job, action.target.component
+            yield Decision(now_ns, action.verdict_id, job.job_id, target, action.kind, outcome, by)
+            if outcome is DecisionOutcome.ACT and action.kind is not ActionKind.PROBE:
+                yield from self._decisions(self._carry_out(action, job, now_ns), now_ns)
+
+    def _carry_out(self, action: Action, job: JobKey, now_ns: int) -> list[Action]:
+        """Do an action; return what the controller says then."""
+        found: list[Action] = []
+        for seq, kind in enumerate((AckKind.CLAIMED, AckKind.STARTED, AckKind.DONE), 1):
+            lease_ns = now_ns + ns(_LEASE_SECONDS) if kind is AckKind.CLAIMED else 0
+            effects = ("replayed",) if kind is AckKind.DONE else ()
+            ack = Ack(action.action_id, job, kind, _EXECUTOR, action.epoch, seq, now_ns, lease_ns, effects=effects)
+            found += self._controller.on_ack(ack, now_ns)
+        return [one for one in found if one.action_id != action.action_id]
+
+
+class _ListeningLadder:
+    """The policy's ladder, as the controller asks it; what it only tells people is kept for the replay.
+
+    Attributes:
+        policy: the ladder.
+    """
+
+    def __init__(self, policy: PolicyLadder) -> None:
+        """Listen to a ladder."""
+        self.policy = policy
+        self._notices: list[Proposal] = []
+
+    def notices(self) -> list[Proposal]:
+        """Return what people were told since the last call."""
+        found, self._notices = self._notices, []
+        return found
+
+    def on_verdict(self, verdict: Verdict, now_ns: int) -> list[Proposal]:
+        """See ``Ladder.on_verdict``."""
+        return self._acting(self.policy.on_verdict(verdict, now_ns))
+
+    def on_action(self, action: Action, now_ns: int) -> list[Proposal]:
+        """See ``Ladder.on_action``."""
+        return self._acting(self.policy.on_action(action, now_ns))
+
+    def on_check(self, check: CheckResult, now_ns: int) -> list[Proposal]:
+        """See ``Ladder.on_check``."""
+        return self._acting(self.policy.on_check(check, now_ns))
+
+    def on_time(self, now_ns: int) -> list[Proposal]:
+        """See ``Ladder.on_time``."""
+        return self._acting(self.policy.on_time(now_ns))
+
+    def snapshot(self) -> dict[str, bytes]:
+        """See ``Ladder.snapshot``."""
+        return self.policy.snapshot()
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """See ``Ladder.restore``."""
+        self.policy.restore(parts)
+
+    def _acting(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Keep the notices among proposals, and return the others."""
+        self._notices += [one for one in proposals if one.kind is ActionKind.NOTIFY]
+        return [one for one in proposals if one.kind is not ActionKind.NOTIFY]
