@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.pipeline.alerts.committed_queue import CommitGate, CommittedQueue
+from tocsin.pipeline.alerts.families import alert_families
 from tocsin.pipeline.alerts.notice import Adapter, AlertSeverity, Notice, NoticeKind
 from tocsin.pipeline.alerts.queue_mirror import QueueMirror
 from tocsin.pipeline.alerts.router import AlertRouter, RouterConfig
@@ -21,7 +22,7 @@ from tocsin.pipeline.alerts.sample import empty_notice
 from tocsin.pipeline.alerts.sender import AlertSender, SenderConfig
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.errors import EngineError, SchemaError
-from tocsin.schemas.formats.prometheus_text import Family, Sample
+from tocsin.schemas.formats.prometheus_text import Family
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
 
@@ -165,20 +166,5 @@ class MirroredAlerts:
         self._folder.cleanup()
 
     def families(self, now_ns: int) -> list[Family]:
-        """Return the metrics at a time: what was sent and what waits, by receiver."""
-        sent = tuple(
-            Sample({"receiver": receiver, "outcome": outcome}, count)
-            for (receiver, outcome), count in sorted(self.sender.outcomes().items())
-        )
-        counts = self._queue.waiting_counts()
-        waiting = tuple(Sample({"receiver": name}, counts.get(name, 0)) for name in self.sender.receivers)
-        oldest = self._queue.oldest_waiting_ns()
-        ages = tuple(
-            Sample({"receiver": name}, max(0.0, (now_ns - oldest.get(name, now_ns)) / NS_PER_SECOND))
-            for name in self.sender.receivers
-        )
-        return [
-            Family("tocsin_alerts_sent_total", "counter", "Notices sent or tried, by receiver and outcome.", sent),
-            Family("tocsin_alerts_waiting", "gauge", "Notices that wait for a receiver.", waiting),
-            Family("tocsin_alerts_oldest_waiting_seconds", "gauge", "Age of the oldest notice that waits.", ages),
-        ]
+        """Return the metrics at a time: what was sent, what waits, what is told, what is wrong."""
+        return alert_families(self._router, self.sender, self._queue, now_ns)

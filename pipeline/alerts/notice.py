@@ -50,16 +50,22 @@ class DeliveryReason(NamedReason):
     UNREACHABLE = "unreachable", "No connection to the receiver; it is sent again."
     RATE_LIMITED = "rate_limited", "The receiver asks for fewer messages (429); it is sent again later."
     SERVER_ERROR = "server_error", "The receiver failed (5xx); it is sent again."
-    REDIRECTED = "redirected", "The receiver answers with another address (3xx), which is never followed."
+    REDIRECTED = (
+        "redirected",
+        "The receiver answers with another address (3xx), which is never followed; it is sent again, seldom.",
+    )
     REJECTED = "rejected", "The receiver refuses this message (4xx); it is not sent again."
-    UNAUTHORISED = "unauthorised", "The receiver does not accept the secret (401, 403); it is not sent again."
+    UNAUTHORISED = "unauthorised", "The receiver does not accept the secret (401, 403); it is sent again, seldom."
+    NOT_FOUND = "not_found", "Nothing is at the receiver's address (404, 410), or no such channel; sent again, seldom."
     BAD_ANSWER = "bad_answer", "The receiver answers what its protocol does not know; it is sent again."
     SECRET_MISSING = "secret_missing", "The file or variable that holds the secret cannot be read; it is tried again."
     GAVE_UP = "gave_up", "It was tried for as long as the route allows."
     REPLACED = "replaced", "A newer notice of the same incident took its place before it was sent."
 
 
-RETRYABLE = frozenset(
+MISCONFIGURED = frozenset({DeliveryReason.REDIRECTED, DeliveryReason.UNAUTHORISED, DeliveryReason.NOT_FOUND})
+"""Reasons that speak of the routes file or its secrets: a person must mend them, and no message is to blame."""
+RETRYABLE = MISCONFIGURED | frozenset(
     {
         DeliveryReason.TIMED_OUT,
         DeliveryReason.UNREACHABLE,

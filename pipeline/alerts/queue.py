@@ -29,6 +29,7 @@ _NEVER_ARRIVED: Final = frozenset(
         DeliveryReason.REDIRECTED,
         DeliveryReason.REJECTED,
         DeliveryReason.UNAUTHORISED,
+        DeliveryReason.NOT_FOUND,
     }
 )
 _ROUTER: Final = "router"
@@ -318,6 +319,14 @@ class AlertQueue:
         """Return how many told incidents stand, counted by route."""
         with self._lock:
             return int(self._db.execute("SELECT count(*) FROM told").fetchone()[0])
+
+    def is_told(self, verdict_id: str) -> bool:
+        """Return whether an incident was told on some route, and stands."""
+        with self._lock:
+            return (
+                self._db.execute("SELECT 1 FROM told WHERE verdict_id = ? LIMIT 1", (verdict_id,)).fetchone()
+                is not None
+            )
 
     def drop_unknown(self, receivers: Sequence[str]) -> int:
         """Remove what belongs to receivers that are no longer in the routes file; return how many rows."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tocsin.pipeline.alerts.flood import OTHER, FloodGate, FloodSummary, NoticeBudget, signature_of
 from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
 from tocsin.pipeline.alerts.routes import Route, RouteConfig, SeverityRule
+from tocsin.pipeline.alerts.untold import UntoldIncidents
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -120,6 +121,7 @@ class AlertRouter:
         self._gate = FloodGate(config.routes.limits)
         self._changes = NoticeBudget(_CHANGES_SECONDS)
         self._once: dict[str, str] = {}
+        self._nobody = UntoldIncidents(config.max_standing_count, int(config.lapse_after_seconds * NS_PER_SECOND))
         self.untold: dict[str, int] = {}
         self.revision = 0
 
@@ -127,6 +129,14 @@ class AlertRouter:
     def standing_count(self) -> int:
         """How many told incidents stand."""
         return len(self._told)
+
+    def is_standing(self, verdict_id: str) -> bool:
+        """Return whether an incident was told, or counted by a summary, and stands."""
+        return verdict_id in self._told
+
+    def standing_untold(self) -> list[str]:
+        """Return a named reason for each standing incident that nobody is told of, of those heard since the start."""
+        return self._nobody.reasons()
 
     def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> list[Notice]:
         """Take the verdict lines of one tick, also where there are none.
@@ -152,6 +162,7 @@ class AlertRouter:
                 del self._summaries[key]
             elif _SET_ASIDE not in key and summary.is_calm(now_ns, self._config.routes.limits.calm_seconds):
                 self._set_aside(key)
+        self._nobody.on_time(now_ns)
         self._bound()
         return told
 
@@ -174,9 +185,11 @@ class AlertRouter:
             told.detected_ns, told.update, told.expires_ns = verdict.detected_ns, verdict.update, verdict.expires_ns
         routes = list(self._config.routes.routes_of(verdict))
         if told is None and not routes:
+            self._nobody.note_no_route(verdict)
             return
         rule = self._config.routes.rule_of(verdict)
         why = self._why_untold(verdict, rule, is_told=told is not None, now_ns=now_ns)
+        self._nobody.note(verdict, why if told is None else "")
         if why:
             self.untold[why] = self.untold.get(why, 0) + 1
             return
@@ -247,6 +260,7 @@ class AlertRouter:
 
     def _end(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
         """Yield what the end of an incident tells; one that was never told ends in silence."""
+        self._nobody.forget(verdict.verdict_id)
         told = self._told.get(verdict.verdict_id)
         if told is None or verdict.detected_ns < told.detected_ns:
             return

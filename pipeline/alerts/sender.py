@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Final
 from tenacity import RetryCallState, Retrying
 from tenacity.wait import wait_base, wait_exponential, wait_random
 
-from tocsin.pipeline.alerts.notice import Adapter, DeliveryReason, DeliveryResult, NoticeKind
+from tocsin.pipeline.alerts.notice import MISCONFIGURED, Adapter, DeliveryReason, DeliveryResult, NoticeKind
 from tocsin.pipeline.alerts.queue import AlertQueue, QueuedNotice
 from tocsin.pipeline.alerts.routes import GIVE_UP_SECONDS
 from tocsin.pipeline.stores.alert_sent import AlertSent
@@ -20,6 +21,7 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 _LOG = logging.getLogger("tocsin.alerts")
 _LONGEST_RETRY_AFTER_SECONDS: Final = 3600.0
+_MOST_LOST: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class SenderConfig:
     Attributes:
         first_wait_seconds: wait after the first failure; it doubles with each further one.
         longest_wait_seconds: longest wait between two tries.
+        misconfigured_wait_seconds: the same where a person must mend the routes file or a secret (``MISCONFIGURED``);
+            a receiver whose alerts end by themselves is tried again before that.
         jitter_seconds: a random time up to this is added to each wait.
         give_up_after_seconds: route -> how long one of its notices is tried; the rest: ``GIVE_UP_SECONDS``.
         batch_count: most calls of one receiver's adapter in one run.
@@ -36,6 +40,7 @@ class SenderConfig:
 
     first_wait_seconds: float = 1.0
     longest_wait_seconds: float = 120.0
+    misconfigured_wait_seconds: float = 600.0
     jitter_seconds: float = 1.0
     give_up_after_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_count: int = 100
@@ -64,14 +69,19 @@ class AlertSender:
         self._adapters = adapters
         self._config = config or SenderConfig()
         self._on_sent = on_sent
-        self._wait: wait_base = wait_exponential(
-            multiplier=self._config.first_wait_seconds, max=self._config.longest_wait_seconds
-        ) + wait_random(0, self._config.jitter_seconds)
+        self._wait = self._waits_of(self._config.longest_wait_seconds)
+        self._seldom = self._waits_of(self._config.misconfigured_wait_seconds)
         self._failures: Counter[str] = Counter()
         self._pause_until_ns: dict[str, int] = {}
         self._lock = threading.Lock()
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._troubles: dict[str, str] = {}
+        self._lost: dict[str, str] = {}
+
+    def _waits_of(self, longest_seconds: float) -> wait_base:
+        """Return waits that double up to a longest one."""
+        doubling = wait_exponential(multiplier=self._config.first_wait_seconds, max=longest_seconds)
+        return doubling + wait_random(0, self._config.jitter_seconds)
 
     @property
     def receivers(self) -> list[str]:
@@ -87,6 +97,11 @@ class AlertSender:
         """Return receiver -> how its last delivery failed, for those whose last one did."""
         with self._lock:
             return dict(sorted(self._troubles.items()))
+
+    def lost(self) -> dict[str, str]:
+        """Return id of an incident -> why people could not be told of it, for the last ``_MOST_LOST`` of them."""
+        with self._lock:
+            return dict(self._lost)
 
     def run_once(self, now_ns: int) -> int:
         """Send what is due to all receivers, one after the other; return how many notices were taken."""
@@ -130,14 +145,16 @@ class AlertSender:
             self._refused(batch, result, now_ns)
             return 0
         self._failures[receiver] += 1
-        pause_ns = now_ns + int(self._pause_seconds(receiver, result) * NS_PER_SECOND)
+        pause_ns = now_ns + int(self._pause_seconds(receiver, adapter, result) * NS_PER_SECOND)
         self._pause_until_ns[receiver] = pause_ns
         over = [one for one in batch if not one.is_resend and self._is_too_old(one, now_ns)]
         detail = f"{result.reason.value}: {result.detail}" if result.detail else result.reason.value
         self._report(over, replace(result, reason=DeliveryReason.GAVE_UP, detail=detail), now_ns)
         self._queue.give_up(over, result.reason, now_ns)
         again = [one for one in batch if one not in over]
-        self._queue.failed(again, result.reason, pause_ns)
+        # what a person must mend may be mended by a restart: then it is due at once
+        due_ns = now_ns if result.reason in MISCONFIGURED else pause_ns
+        self._queue.failed(again, result.reason, due_ns)
         self._report(again, result, now_ns)
         return 0
 
@@ -162,18 +179,21 @@ class AlertSender:
         else:
             self._queue.give_up(batch, result.reason, now_ns)
 
-    def _pause_seconds(self, receiver: str, result: DeliveryResult) -> float:
+    def _pause_seconds(self, receiver: str, adapter: Adapter, result: DeliveryResult) -> float:
         """Return how long a receiver is left alone after a failure."""
         state = RetryCallState(Retrying(), None, (), {})
         state.attempt_number = self._failures[receiver]
         asked = min(result.retry_after_seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS)
-        return max(self._wait(state), asked)
+        if result.reason not in MISCONFIGURED:
+            return max(self._wait(state), asked)
+        return max(min(self._seldom(state), adapter.resend_seconds or math.inf), asked)
 
     def _report(self, batch: Sequence[QueuedNotice], result: DeliveryResult, now_ns: int) -> None:
         """Count how notices ended, log failures, and give those that are not tried again to ``on_sent``."""
         for one in batch:
             with self._lock:
                 self._outcomes[one.receiver, result.reason.value] += 1
+                self._note_lost(one, result)
                 if result.is_delivered:
                     self._troubles.pop(one.receiver, None)
                 else:
@@ -186,6 +206,16 @@ class AlertSender:
                 row = _row_of(one, self._adapters[one.receiver].kind, result, now_ns)
                 self._queue.keep_sent(row)
                 self._on_sent(row)
+
+    def _note_lost(self, one: QueuedNotice, result: DeliveryResult) -> None:
+        """Note whether people could not be told of an incident at all; the lock is held."""
+        name = one.notice.verdict.verdict_id
+        if result.is_delivered:
+            self._lost.pop(name, None)
+        elif one.notice.kind is NoticeKind.FIRING and not (result.is_retryable or one.is_resend):
+            self._lost[name] = result.reason.value
+            while len(self._lost) > _MOST_LOST:
+                del self._lost[next(iter(self._lost))]
 
 
 def _row_of(one: QueuedNotice, receiver_kind: str, result: DeliveryResult, now_ns: int) -> AlertSent:

@@ -39,6 +39,15 @@ def test_promtool_takes_the_rules(rules: Path) -> None:
     assert checked.returncode == 0, checked.stderr + checked.stdout
 
 
+def test_promtool_says_that_the_rules_about_tocsin_fire_when_they_should(tmp_path: Path) -> None:
+    rules, test = ROOT / "deploy/prometheus/alerts.yml", tmp_path / "test.yml"
+    test.write_text((ROOT / "tests/deploy/alerts_test.yml").read_text("utf-8").replace("RULES", str(rules)))
+    ran = subprocess.run(
+        [peers.program("promtool"), "test", "rules", test], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+
+
 def query(url: str, text: str) -> list[Any]:
     with urllib.request.urlopen(f"{url}/api/v1/query?query={urllib.parse.quote(text)}", timeout=5) as answer:
         return list(json.load(answer)["data"]["result"])

@@ -42,7 +42,7 @@ from tocsin.pipeline.alerts.adapters.wording import (
     rfc3339,
     summary_text,
 )
-from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, Notice, NoticeKind
+from tocsin.pipeline.alerts.notice import MISCONFIGURED, DeliveryReason, DeliveryResult, Notice, NoticeKind
 from tocsin.pipeline.stores.rows import cause_text, component_text, machine_text, one_line
 from tocsin.schemas.errors import ConfigError, CredentialError
 from tocsin.schemas.records import NS_PER_SECOND
@@ -229,7 +229,7 @@ def _result(answers: Mapping[str, HttpAnswer], references: tuple[str, ...]) -> D
     detail = "; ".join(one.detail for one in others)
     if took:
         return DeliveryResult(DeliveryReason.DELIVERED, detail, references=references)
-    worst = next((one for one in others if DeliveryResult(one.reason).is_retryable), others[0])
+    worst = min(others, key=lambda one: (not DeliveryResult(one.reason).is_retryable, one.reason in MISCONFIGURED))
     return DeliveryResult(worst.reason, detail, worst.retry_after_seconds)
 
 

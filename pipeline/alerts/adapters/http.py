@@ -184,6 +184,8 @@ def reason_of_status(status: int) -> DeliveryReason:
             return DeliveryReason.REDIRECTED
         case 401 | 403:
             return DeliveryReason.UNAUTHORISED
+        case 404 | 410:
+            return DeliveryReason.NOT_FOUND
         case 408:
             return DeliveryReason.TIMED_OUT
         case 429:
@@ -266,7 +268,7 @@ def _sentence(reason: DeliveryReason, status: int, host: str, received: bytes, s
     if reason is DeliveryReason.REDIRECTED:
         return f"{host} answers {status}, a redirect; it is not followed: name the new address in the routes file"
     quoted = ""
-    if reason is DeliveryReason.REJECTED:
+    if reason in {DeliveryReason.REJECTED, DeliveryReason.NOT_FOUND}:
         quoted = without_secrets(received[: 4 * _QUOTED_CHARACTERS].decode("utf-8", "replace"), secrets)
     return f"{host} answers {status}" + (f": {quoted}" if quoted else "")
 

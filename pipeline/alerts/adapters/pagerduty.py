@@ -7,6 +7,7 @@ while the incident stands is paged again if the incident changes: ``tocsin incid
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -50,6 +51,8 @@ SEVERITIES: Final[Mapping[AlertSeverity, str]] = {
 """Severity at PagerDuty by ours, unless the settings say otherwise."""
 PAGERDUTY_SEVERITIES: Final = ("critical", "error", "warning", "info")
 """Severities that PagerDuty knows."""
+_KEY_IS_WRONG: Final = re.compile(rb"routing[ _]key", re.IGNORECASE)
+"""What PagerDuty's 400 names where the integration key is wrong."""
 _MAX_EVIDENCE_COUNT: Final = 20
 _BODY_CHARACTERS: Final = 65_536
 
@@ -169,7 +172,10 @@ def _result(answer: HttpAnswer) -> DeliveryResult:
         if answer.status != 202 or answer.json_object().get("status") != "success":
             return DeliveryResult(DeliveryReason.BAD_ANSWER, f"an answer {answer.status} that is not PagerDuty's")
         return DeliveryResult(DeliveryReason.DELIVERED, references=("",))
-    return DeliveryResult(answer.reason, answer.detail, answer.retry_after_seconds)
+    reason = answer.reason
+    if reason is DeliveryReason.REJECTED and _KEY_IS_WRONG.search(answer.body):
+        reason = DeliveryReason.UNAUTHORISED
+    return DeliveryResult(reason, answer.detail, answer.retry_after_seconds)
 
 
 _SCHEMA: Final = receiver_schema(

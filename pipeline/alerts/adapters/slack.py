@@ -52,6 +52,7 @@ _NOT_ALLOWED: Final = frozenset(
         "ekm_access_denied",
     }
 )
+_NOT_THERE: Final = frozenset({"channel_not_found", "not_in_channel", "is_archived"})
 _NO_EDIT: Final = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
 _ADVICE: Final = {
     "channel_not_found": "the channel is not there, or the bot may not see it: name its ID and invite the bot",
@@ -211,6 +212,8 @@ def _result_of(answer: HttpAnswer, asked_channel: str) -> DeliveryResult | None:
         reason = DeliveryReason.SERVER_ERROR
     elif error in _NOT_ALLOWED:
         reason = DeliveryReason.UNAUTHORISED
+    elif error in _NOT_THERE:
+        reason = DeliveryReason.NOT_FOUND
     advice = _ADVICE.get(error, "")
     return DeliveryResult(reason, f"Slack says {word}" + (f": {advice}" if advice else ""), answer.retry_after_seconds)
 

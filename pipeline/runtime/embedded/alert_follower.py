@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tocsin.pipeline.alerts.adapters.kinds import AdapterKind
+from tocsin.pipeline.alerts.families import alert_families, untold_counts
 from tocsin.pipeline.alerts.notice import Adapter, Notice
 from tocsin.pipeline.alerts.queue import AlertQueue
 from tocsin.pipeline.alerts.router import AlertRouter, RouterConfig
@@ -24,8 +25,7 @@ from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.formats.prometheus_text import Family
 from tocsin.schemas.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -192,31 +192,16 @@ class AlertFollower:
             "sent": sent,
             "troubles": self.sender.troubles(),
             "untold": dict(self._router.untold),
+            "untold_incidents": untold_counts(self._router, self.sender, self.queue),
             "queue_begun_anew": "" if anew is None else anew.value,
             "failures": self._failures,
             "watchdog": {} if self._watchdog is None else self._watchdog.status(),
         }
 
     def families(self) -> Sequence[Family]:
-        """Return the metrics: what was sent and what waits, by receiver."""
-        sent = tuple(
-            Sample({"receiver": receiver, "outcome": outcome}, count)
-            for (receiver, outcome), count in sorted(self.sender.outcomes().items())
-        )
-        counts, oldest = self.queue.waiting_counts(), self.queue.oldest_waiting_ns()
-        now_ns = self._clock_ns()
-        waiting = tuple(Sample({"receiver": name}, counts.get(name, 0)) for name in self.sender.receivers)
-        ages = tuple(
-            Sample({"receiver": name}, max(0.0, (now_ns - oldest.get(name, now_ns)) / NS_PER_SECOND))
-            for name in self.sender.receivers
-        )
-        families = [] if self._watchdog is None else self._watchdog.families()
-        return [
-            *families,
-            Family("tocsin_alerts_sent_total", "counter", "Notices sent or tried, by receiver and outcome.", sent),
-            Family("tocsin_alerts_waiting", "gauge", "Notices that wait for a receiver.", waiting),
-            Family("tocsin_alerts_oldest_waiting_seconds", "gauge", "Age of the oldest notice that waits.", ages),
-        ]
+        """Return the metrics: what was sent, what waits, what is told, what is wrong, and the canary's time."""
+        watchdog = [] if self._watchdog is None else self._watchdog.families()
+        return [*watchdog, *alert_families(self._router, self.sender, self.queue, self._clock_ns())]
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return no requests of the control socket."""

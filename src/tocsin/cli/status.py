@@ -162,6 +162,8 @@ def _alert_lines(alerts: dict[str, Any] | None) -> Iterator[str]:
     for receiver, reason in alerts["troubles"].items():
         waiting = alerts["waiting"].get(receiver, 0)
         yield f"alerts    receiver {receiver}: {reason}; {waiting} notices wait"
+    for reason, count in alerts.get("untold_incidents", {}).items():
+        yield f"alerts    {count} standing incidents nobody was told of: {reason}"
 
 
 def _print_models(answer: dict[str, Any]) -> None:

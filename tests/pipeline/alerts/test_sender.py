@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -189,3 +190,68 @@ def test_the_end_of_what_was_refused_is_not_told(bench: Bench) -> None:
 
     assert bench.a.sent == []
     assert bench.queue.waiting_counts() == {}
+
+
+MISTAKES = [DeliveryReason.UNAUTHORISED, DeliveryReason.NOT_FOUND, DeliveryReason.REDIRECTED]
+
+
+@pytest.mark.parametrize("reason", MISTAKES)
+def test_a_mistake_in_configuration_drops_no_page_and_is_tried_ever_more_seldom(
+    bench: Bench, reason: DeliveryReason
+) -> None:
+    bench.sender = AlertSender(bench.queue, {"a": bench.a}, SenderConfig(jitter_seconds=0.0), bench.rows.append)
+    bench.a.answers = [DeliveryResult(reason)] * 14
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    calls = []
+    for second in range(4000):
+        before = bench.a.call_count
+        bench.sender.run_once(at(second))
+        calls += [second] if bench.a.call_count > before else []
+        if second == 3000:
+            assert bench.sender.troubles() == {"a": reason.value}
+            assert bench.queue.waiting_counts() == {"a": 1}
+
+    waits = [after - before for before, after in itertools.pairwise(calls)]
+    assert waits[:12] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]
+    bench.a.answers = []  # mended
+    bench.sender.run_once(at(4600))
+    assert [one.kind.value for one in bench.a.sent] == ["firing"]
+    assert bench.sender.troubles() == {}
+    assert [row.outcome for row in bench.rows] == ["delivered"]
+
+
+def test_a_mistake_that_is_mended_by_a_restart_is_tried_at_once(bench: Bench, tmp_path: Path) -> None:
+    bench.a.answers = [DeliveryResult(DeliveryReason.UNAUTHORISED)] * 20
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    for second in range(700):
+        bench.sender.run_once(at(second))
+    assert bench.a.sent == []
+    other = Bench(tmp_path)
+    other.sender.run_once(at(701))
+
+    assert [one.kind.value for one in other.a.sent] == ["firing"]
+
+
+def test_a_page_that_is_out_of_date_is_given_up_and_the_incident_counts_as_untold(bench: Bench) -> None:
+    bench.a.answers = [DeliveryResult(DeliveryReason.NOT_FOUND)] * 100
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    for second in range(0, 2500, 10):
+        bench.sender.run_once(at(second))
+
+    assert [(row.outcome, row.detail) for row in bench.rows] == [("gave_up", "not_found")]
+    assert bench.sender.lost() == {verdict(1).verdict_id: "gave_up"}
+    bench.a.answers = []
+    bench.queue.put([_notice(NoticeKind.RESOLVED, 2500)], at(2500))
+    bench.sender.run_once(at(4000))
+    assert bench.a.sent == []
+
+
+def test_an_alert_that_ends_by_itself_is_sent_again_before_it_does(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, resend_seconds=60)
+    bench.queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    bench.sender.run_once(at(0))
+    bench.a.answers = [DeliveryResult(DeliveryReason.NOT_FOUND)] * 9
+    for second in range(1, 400):
+        bench.sender.run_once(at(second))
+
+    assert len(bench.a.sent) >= 2

@@ -20,7 +20,7 @@ from tests.pipeline.alerts.adapters.notices import NOW, changed, notice
 from tests.pipeline.alerts.adapters.receiver import Receiver, Reply, Request, receiving, refused_port
 from tests.pipeline.stores.samples import SECOND
 from tocsin.pipeline.alerts.adapters import ADAPTERS
-from tocsin.pipeline.alerts.notice import RETRYABLE, Adapter, DeliveryReason, DeliveryResult, NoticeKind
+from tocsin.pipeline.alerts.notice import MISCONFIGURED, RETRYABLE, Adapter, DeliveryReason, DeliveryResult, NoticeKind
 from tocsin.schemas.records import JobKey
 
 SECRET = "s3cr3t-Zx81kqPv-of-the-receiver!"
@@ -102,7 +102,8 @@ class Conformance:
             (400, R.REJECTED),
             (401, R.UNAUTHORISED),
             (403, R.UNAUTHORISED),
-            (404, R.REJECTED),
+            (404, R.NOT_FOUND),
+            (410, R.NOT_FOUND),
             (408, R.TIMED_OUT),
             (413, R.REJECTED),
             (429, R.RATE_LIMITED),
@@ -118,6 +119,13 @@ class Conformance:
         assert str(status) in result.detail
         assert result.references == ()
         assert len(server.asked) == 1  # whoever retries, it is not the adapter
+
+    @pytest.mark.parametrize("status", [302, 401, 403, 404, 410])
+    def test_what_a_person_must_mend_is_tried_again(self, status: int, secret: Path) -> None:
+        result, _ = self.sent(Reply(status, b"no"), secret)
+
+        assert result.is_retryable
+        assert result.reason in MISCONFIGURED
 
     @pytest.mark.parametrize("status", [429, 503])
     @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ class Conformance:
                 result, server = self.sent(reply, secret)
 
                 assert result.reason is R.REDIRECTED
-                assert not result.is_retryable
+                assert result.reason in MISCONFIGURED
                 assert len(server.asked) == 1
             assert target.asked == []
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+import pytest
 
 from tests.pipeline.alerts.adapters.conformance import SECRET, Case, Conformance
-from tests.pipeline.alerts.adapters.receiver import Reply
+from tests.pipeline.alerts.adapters.notices import NOW, notice
+from tests.pipeline.alerts.adapters.receiver import Reply, receiving
+from tocsin.pipeline.alerts.adapters import ADAPTERS
 from tocsin.pipeline.alerts.notice import DeliveryReason
 
 
@@ -98,3 +103,38 @@ class TestAlertmanagerBehindBasicAuthentication(Conformance):
 
 def test_the_secret_is_one_that_every_receiver_takes() -> None:
     assert len(SECRET) == 32
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply(400, b'{"status":"invalid event","errors":["Length of \'routing_key\' is incorrect"]}'), "unauthorised"),
+        (Reply(400, b"Invalid routing key"), "unauthorised"),
+        (Reply(400, b'{"status":"invalid event","errors":["\'payload.source\' is missing"]}'), "rejected"),
+    ],
+)
+def test_pagerduty_says_that_the_key_is_wrong_with_400(reply: Reply, reason: str, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(SECRET)
+    key.chmod(0o600)
+    with receiving(lambda _request: reply) as server:
+        settings = {"kind": "pagerduty", "url": server.url, "routing_key_file": str(key)}
+        result = ADAPTERS["pagerduty"].make(settings, "receivers.it").send([notice()], NOW)
+
+    assert result.reason.value == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [("channel_not_found", "not_found"), ("is_archived", "not_found"), ("msg_too_long", "rejected")],
+)
+def test_slack_says_that_the_channel_is_not_there_with_200(error: str, reason: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(SECRET)
+    token.chmod(0o600)
+    reply = Reply(200, json.dumps({"ok": False, "error": error}).encode())
+    with receiving(lambda _request: reply) as server:
+        settings = {"kind": "slack", "url": server.url, "channel": "C1", "token_file": str(token)}
+        result = ADAPTERS["slack"].make(settings, "receivers.it").send([notice()], NOW)
+
+    assert result.reason.value == reason
