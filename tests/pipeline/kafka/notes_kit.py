@@ -123,7 +123,10 @@ class NotesWorld:
     def tell(self, name: str, update: int = 0, state: VerdictState = VerdictState.CONFIRMED) -> None:
         """A job's operators tell a verdict line."""
         times = {"onset_ns": self.now_ns, "detected_ns": self.now_ns, "expires_ns": self.now_ns + 600 * NS_PER_SECOND}
-        line = verdict(name, update, state=state, **times)
+        self.tell_line(verdict(name, update, state=state, **times))
+
+    def tell_line(self, line: Verdict) -> None:
+        """This verdict line is told."""
         self.seats.write(VERDICTS, encode_verdict(line))
 
     def place(self, **leaves: str) -> None:
