@@ -12,6 +12,7 @@ The tree::
     |   +-- ModelRefusedError       an announced model is not used (reason)
     |   +-- TooManyError            a peer exceeds a limit: jobs, hosts, ranks, bytes held (reason)
     +-- ConfigError                 a setting or an argument is wrong (setting, value)
+    |   +-- ManySettingsError       several settings of one file are (errors)
     +-- CollectorError              a source on the training host failed
     |   +-- NothingHere             the source does not exist on this host: not a failure
     +-- TransportError              the transport from an agent to the engine failed
@@ -42,7 +43,7 @@ name used as a log field and as a metric label.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 
 class TocsinError(Exception):
@@ -187,6 +188,20 @@ class ConfigError(TocsinError):
         self.setting = setting
         self.value = value
         self.must = must
+
+
+class ManySettingsError(ConfigError):
+    """Several settings of one file are wrong; the message has a line for each.
+
+    Attributes:
+        errors: each of them, in the order of the file.
+    """
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        """Take the errors, at least one."""
+        super().__init__(errors[0].setting, errors[0].value, errors[0].must)
+        self.args = ("\n".join(map(str, errors)),)
+        self.errors = tuple(errors)
 
 
 class CollectorError(TocsinError):

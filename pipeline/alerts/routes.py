@@ -8,19 +8,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.pipeline.alerts.adapters.kinds import AdapterKind, Schema, check_settings
+from tocsin.pipeline.alerts.adapters.kinds import AdapterKind
 from tocsin.pipeline.alerts.flood import FloodLimits
 from tocsin.pipeline.alerts.notice import AlertSeverity
-from tocsin.pipeline.alerts.route_schema import frame_schema
-from tocsin.pipeline.core.marked_file import MarkedFile, Place, check_schema, read_marked, unknown_word
-from tocsin.schemas.errors import ConfigError
+from tocsin.pipeline.alerts.route_check import WATCHDOG_SECONDS, route_errors
+from tocsin.pipeline.core.marked_file import raise_all, read_marked
 from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, FaultKind, Verdict, VerdictState
 
-WATCHDOG_SECONDS: Final = 60.0
-"""Distance of two notices of the watchdog where the file says nothing else."""
-_NO_WATCHDOGS: Final = frozenset({"pagerduty", "slack"})
 GIVE_UP_SECONDS: Final = 86_400.0
 """How long a notice is tried where its route says nothing else."""
 
@@ -190,16 +186,12 @@ def load_routes(path: Path, registry: Mapping[str, AdapterKind]) -> RouteConfig:
         registry: word of the kind -> kind of receiver.
 
     Raises:
-        ConfigError: names file, line and key of the first mistake.
+        ConfigError: names file, line and key of each mistake.
     """
     file = read_marked(path, "alerts file")
-    check_schema(file, frame_schema({"type": "object", "minProperties": 1}))
+    raise_all(route_errors(file, registry))
     content: Any = file.value
-    places = {}
-    for name, settings in content["receivers"].items():
-        _check_receiver(file, str(name), settings, registry)
-        places[str(name)] = file.where(("receivers", str(name)))
-    _check_names(file, content)
+    places = {str(name): file.where(("receivers", str(name))) for name in content["receivers"]}
     watchdog = content.get("watchdog")
     limits = dict(content.get("limits", {}))
     stale_seconds = float(limits.pop("stale_seconds", 3600.0))
@@ -243,90 +235,3 @@ def _match_of(table: Mapping[str, Any]) -> RouteMatch:
         for name, value in table.items()
     }
     return RouteMatch(**fields)
-
-
-def _check_receiver(file: MarkedFile, name: str, settings: object, registry: Mapping[str, AdapterKind]) -> None:
-    """Check the settings of one receiver.
-
-    Raises:
-        ConfigError: they are wrong.
-    """
-    place: Place = ("receivers", name)
-    if not isinstance(settings, dict):
-        raise ConfigError(file.where(place), "(not shown)", "a table of settings")
-    kind = settings.get("kind")
-    if not isinstance(kind, str) or kind not in registry:
-        raise ConfigError(file.where((*place, "kind")), kind, f"one of {', '.join(sorted(registry))}")
-    wrong = [key for key in settings if key not in _keys_of(registry[kind])]
-    first = (*place, wrong[0]) if wrong else place
-    if wrong:  # the key's own line; what is wrong with it, the checker says best
-        check_settings(
-            {key: value for key, value in settings.items() if key in {*wrong}},
-            registry[kind].schema,
-            _head(file, first),
-        )
-    for key in settings:
-        _check_setting(file, place, str(key), settings, registry[kind])
-    check_settings(settings, registry[kind].schema, file.where(place))
-
-
-def _keys_of(kind: AdapterKind) -> Mapping[str, object]:
-    """Return the settings that a kind of receiver knows."""
-    properties = kind.schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def _head(file: MarkedFile, place: Place) -> str:
-    """Return file and line of a setting, with the key of the table that it stands in."""
-    line = file.where(place).removeprefix(f"{file.path}:").partition(":")[0]
-    return f"{file.path}:{line}: {'.'.join(map(str, place[:-1]))}"
-
-
-def _check_setting(file: MarkedFile, place: Place, key: str, settings: Mapping[str, object], kind: AdapterKind) -> None:
-    """Check one setting of a receiver by its own schema.
-
-    Raises:
-        ConfigError: its value is wrong.
-    """
-    schema: Schema = {"type": "object", "properties": {key: _keys_of(kind).get(key, {})}}
-    check_settings({key: settings[key]}, schema, _head(file, (*place, key)))
-
-
-def _check_names(file: MarkedFile, content: Mapping[str, Any]) -> None:
-    """Check that each named receiver is there and that no two routes share a name.
-
-    Raises:
-        ConfigError: a name is wrong.
-    """
-    receivers = content["receivers"]
-    seen: set[str] = set()
-    for index, route in enumerate(content["routes"]):
-        if route["name"] in seen:
-            raise ConfigError(file.where(("routes", index, "name")), route["name"], "a name of its own")
-        seen.add(route["name"])
-        if route["receiver"] not in receivers:
-            raise unknown_word(file.where(("routes", index, "receiver")), route["receiver"], receivers)
-    if "watchdog" in content:
-        _check_watchdog(file, content["watchdog"], receivers)
-
-
-def _check_watchdog(file: MarkedFile, watchdog: Mapping[str, Any], receivers: Mapping[str, Any]) -> None:
-    """Check that the watchdog's receiver is there and notices absence.
-
-    Raises:
-        ConfigError: it is not, or it does not.
-    """
-    name = watchdog["receiver"]
-    where = file.where(("watchdog", "receiver"))
-    if name not in receivers:
-        raise unknown_word(where, name, receivers)
-    kind = receivers[name]["kind"]
-    if kind in _NO_WATCHDOGS:
-        raise ConfigError(where, name, f"a receiver that notices absence, not {kind}: an alertmanager or a webhook")
-    longest_seconds = 2.0 * float(receivers[name].get("resend_seconds", 60))
-    every_seconds = float(watchdog.get("every_seconds", WATCHDOG_SECONDS))
-    if kind == "alertmanager" and every_seconds > longest_seconds:
-        text = (
-            f"at most {longest_seconds:g}, twice the receiver's resend_seconds: the alert ends by itself thrice as late"
-        )
-        raise ConfigError(file.where(("watchdog", "every_seconds")), watchdog["every_seconds"], text)

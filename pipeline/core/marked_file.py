@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +15,13 @@ from typing import Any, Final
 import jsonschema
 import yaml
 
-from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.errors import ConfigError, ManySettingsError
 
 Schema = dict[str, object]
 """A JSON Schema, draft 2020-12."""
 Place = tuple[str | int, ...]
 """Keys and list indexes that lead to a value, outermost first."""
+_LINE: Final = re.compile(r":(\d+)(?::|$)")
 _MOST_BYTES: Final = 1_000_000
 _MOST_NODES: Final = 50_000
 _MOST_DEPTH: Final = 20
@@ -33,11 +35,13 @@ class MarkedFile:
         path: the file.
         value: its content as dicts, lists, texts, numbers and booleans.
         lines: place of each value -> its line, from 1.
+        errors: keys that stand twice; the first one counts.
     """
 
     path: Path
     value: object
     lines: dict[Place, int]
+    errors: tuple[ConfigError, ...] = ()
 
     def where(self, place: Place) -> str:
         """Return file, line and key of a place; the nearest known line above it where it is not in the file."""
@@ -56,7 +60,7 @@ def read_marked(path: Path, what: str) -> MarkedFile:
         what: what the file is, for errors, e.g. ``alerts file``.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, is too large, or holds a key twice.
+        ConfigError: the file cannot be read, is no YAML or is too large.
     """
     try:
         with path.open("rb") as file:
@@ -76,22 +80,42 @@ def read_marked(path: Path, what: str) -> MarkedFile:
         line = mark.line + 1 if mark is not None else 1
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
         raise ConfigError(f"{path}:{line}", "(not shown)", f"YAML ({problem})") from error
-    return MarkedFile(path, value, walker.lines)
+    return MarkedFile(path, value, walker.lines, tuple(walker.errors))
 
 
 def check_schema(file: MarkedFile, schema: Schema) -> None:
     """Check the content of a file against a JSON Schema.
 
     Raises:
-        ConfigError: names file, line and key of the first mistake, and the nearest known word.
+        ConfigError: names file, line and key of each mistake, and the nearest known word.
     """
-    error = min(
-        jsonschema.Draft202012Validator(schema).iter_errors(file.value),
-        key=lambda one: (one.validator == "required", file.lines.get(tuple(one.absolute_path), 0)),
-        default=None,
-    )
-    if error is not None:
-        raise _error_of(error, file)
+    raise_all(schema_errors(file, schema))
+
+
+def schema_errors(file: MarkedFile, schema: Schema) -> list[ConfigError]:
+    """Return each mistake of a file: keys that stand twice, and what a JSON Schema refuses."""
+    found = list(file.errors)
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(file.value):
+        found += _errors_of(error, file)
+    return found
+
+
+def raise_all(errors: Sequence[ConfigError]) -> None:
+    """Raise mistakes together, by line; return where there are none.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ManySettingsError(sorted(errors, key=_line_of))
+
+
+def _line_of(error: ConfigError) -> int:
+    """Return the line that an error names, 0 for none."""
+    found = _LINE.search(error.setting)
+    return int(found[1]) if found else 0
 
 
 def unknown_word(where: str, value: object, known: Iterable[str]) -> ConfigError:
@@ -108,8 +132,8 @@ def unknown_word(where: str, value: object, known: Iterable[str]) -> ConfigError
     return ConfigError(where, value, f"one of {', '.join(words)}{hint}")
 
 
-def _error_of(error: Any, file: MarkedFile) -> ConfigError:
-    """Return the error of the schema's checker as one that names file, line and key."""
+def _errors_of(error: Any, file: MarkedFile) -> list[ConfigError]:
+    """Return an error of the schema's checker as errors that name file, line and key."""
     while error.validator == "anyOf" and error.context:
         error = max(error.context, key=lambda one: len(one.absolute_path))
         if error.validator == "type" and isinstance(error.instance, str):
@@ -117,16 +141,24 @@ def _error_of(error: Any, file: MarkedFile) -> ConfigError:
     place: Place = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         known = error.schema["properties"]
-        wrong = next(name for name in error.instance if name not in known)
-        return unknown_word(file.where((*place, wrong)), wrong, known)
+        wrong = [name for name in error.instance if name not in known]
+        return [unknown_word(file.where((*place, name)), name, known) for name in wrong]
     if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in error.instance)
-        return ConfigError(file.where((*place, missing)), None, "given")
+        return _missing(error, file, place)
     if error.validator == "enum":
-        return unknown_word(file.where(place), error.instance, map(str, error.validator_value))
-    return ConfigError(
-        file.where(place), error.instance, f"as the schema says ({error.validator} {error.validator_value})"
-    )
+        return [unknown_word(file.where(place), error.instance, map(str, error.validator_value))]
+    must = f"as the schema says ({error.validator} {error.validator_value})"
+    return [ConfigError(file.where(place), error.instance, must)]
+
+
+def _missing(error: Any, file: MarkedFile, place: Place) -> list[ConfigError]:
+    """Return the error of a key that is missing; none where an unknown key is a typo of it."""
+    unknown = [name for name in error.instance if name not in error.schema.get("properties", {})]
+    # the checker gives one error for each missing key, and names it in its message only
+    missing = next(name for name in error.validator_value if error.message.startswith(repr(name)))
+    if difflib.get_close_matches(missing, unknown, 1):
+        return []
+    return [ConfigError(file.where((*place, missing)), None, "given")]
 
 
 class _Walker:
@@ -136,13 +168,14 @@ class _Walker:
         self._path = path
         self._loader = loader
         self._count = 0
+        self.errors: list[ConfigError] = []
         self.lines: dict[Place, int] = {}
 
     def value_of(self, node: yaml.Node, place: Place) -> object:
         """Return a node's plain value.
 
         Raises:
-            ConfigError: too many values, too deep, a key that is no text, or a key that stands twice.
+            ConfigError: too many values, too deep, or a key that is no text.
         """
         self._count += 1
         line = node.start_mark.line + 1
@@ -169,7 +202,9 @@ class _Walker:
             inner = (*place, key)
             if key in table:
                 where = f"{self._path}:{line}: {'.'.join(map(str, inner))}"
-                raise ConfigError(where, "given twice", f"given once; the first is in line {self.lines[inner]}")
+                must = f"given once; the first is in line {self.lines[inner]}"
+                self.errors.append(ConfigError(where, "given twice", must))
+                continue
             self.lines[inner] = line
             table[key] = self.value_of(value_node, inner)
         return table

@@ -70,6 +70,20 @@ def test_check_names_a_typo_by_line_and_key(tmp_path: Path, capsys: pytest.Captu
     assert "alerts.yaml:5: routes.0.reciever" in capsys.readouterr().err
 
 
+def test_check_names_all_typos_in_one_go_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _file(tmp_path)
+    text = path.read_text().replace("receiver: hook}", "reciever: hook}").replace("webhook", "webhok")
+    path.write_text(text + "watchdog: {receiver: hok}\n")
+
+    assert main(["alerts", "check", str(path)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("alerts.yaml:")[2].split(" ")[1] for line in lines] == [
+        "receivers.hook.kind",
+        "routes.0.reciever",
+        "watchdog.receiver",
+    ]
+
+
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["alerts", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["required"] == ["version", "receivers", "routes"]

@@ -92,10 +92,16 @@ def run(args: argparse.Namespace) -> int:
 def _check(path: Path) -> None:
     """Check a routes file and print what it tells to whom."""
     from tocsin.pipeline.alerts.adapters import ADAPTERS
+    from tocsin.pipeline.core.marked_file import raise_all
 
     config = _loaded(path)
+    errors = []
     for name, settings in config.receivers.items():
-        ADAPTERS[str(settings["kind"])].make(settings, config.places[name]).close()
+        try:
+            ADAPTERS[str(settings["kind"])].make(settings, config.places[name]).close()
+        except ConfigError as error:
+            errors.append(error)
+    raise_all(errors)
     for line in explained(config):
         print(plain(line))
     print(plain(f"{path}: right"))

@@ -14,7 +14,7 @@ from tocsin.pipeline.alerts.flood import FloodLimits
 from tocsin.pipeline.alerts.notice import AlertSeverity
 from tocsin.pipeline.alerts.route_schema import schema_of
 from tocsin.pipeline.alerts.routes import Route, RouteConfig, RouteMatch, load_routes
-from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.errors import ConfigError, ManySettingsError
 from tocsin.schemas.verdicts import ActionKind, FaultKind, VerdictState
 
 FILE = """version: 1
@@ -69,6 +69,56 @@ def test_a_mistake_is_named_by_line_and_key(tmp_path: Path, old: str, new: str, 
         _load(tmp_path, FILE.replace(old, new, 1))
 
     assert f"alerts.yaml{words}" in str(error.value)
+
+
+MANY = """version: 1
+receivers:
+  hook: {kind: webhook, ulr: http://h/, signing_key_env: KEY, timeout_seconds: ten}
+  wall: {kind: webhok}
+  pager:
+    kind: pagerduty
+    routing_key_env: PAGER
+    routing_key_env: OTHER
+routes:
+  - {name: all, reciever: hook, math: {fault: hang}}
+  - {name: some, receiver: pagr, match: {fault: hangg, cause: [nic_dropuot, ecc_error], state: closed}}
+  - {name: some, receiver: pager}
+  - {receiver: pager}
+severities: [{match: {action: evikt}, severity: pge}]
+watchdog: {receiver: pager}
+limts: {}
+"""
+
+
+def test_all_mistakes_are_named_in_one_go_by_line_and_key_with_the_word_that_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(ManySettingsError) as error:
+        _load(tmp_path, MANY)
+
+    places = [one.setting.partition("alerts.yaml:")[2] for one in error.value.errors]
+    assert sorted(places, key=lambda one: (int(one.partition(":")[0]), one)) == [
+        "3: receivers.hook.timeout_seconds",
+        "3: receivers.hook.ulr",
+        "4: receivers.wall.kind",
+        "8: receivers.pager.routing_key_env",
+        "10: routes.0.math",
+        "10: routes.0.reciever",
+        "11: routes.1.match.cause.0",
+        "11: routes.1.match.fault",
+        "11: routes.1.match.state",
+        "11: routes.1.receiver",
+        "12: routes.2.name",
+        "13: routes.3.name",
+        "14: severities.0.match.action",
+        "14: severities.0.severity",
+        "15: watchdog.receiver",
+        "16: limts",
+    ]
+    lines = [int(one.partition(":")[0]) for one in places]
+    assert lines == sorted(lines)
+    text = str(error.value)
+    meant = ("url", "webhook", "match", "receiver", "nic_dropout", "hang", "pager", "evict", "page", "limits")
+    assert [one for one in meant if f"(did you mean {one}?)" not in text] == []
+    assert len(text.splitlines()) == len(places)
 
 
 def test_a_secret_in_the_file_is_not_repeated(tmp_path: Path) -> None:
