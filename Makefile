@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install runbooks dashboards run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos attack lock sbom digests clean distclean
+.PHONY: help install runbooks dashboards run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos properties mutants attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-quiet   healthy jobs of up to thousands of machines: is anybody accused?  make bench-detect: machines a second"
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"
 	@echo "make chaos      the same while each part is killed with -9, at least 20 times each (half an hour)"
+	@echo "make properties the controller of actions, 2,000 runs of 50 steps;  make mutants: it misses each guard that is left out"
 	@echo "make attack     what attackers tried: one JSON line each, status 1 where one did not hold (an hour at most)"
 	@echo "make runbooks  docs/runbooks/ from schemas/runbooks/;  make dashboards: deploy/grafana/dashboards/ from tests/tools/grafana/"
 	@echo "make sbom       a bill of materials (CycloneDX);  make lock: pins and hashes anew;  make digests: images by digest"
@@ -102,6 +103,15 @@ test-peers: peers
 
 test-slow: install
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+# Whatever happens to the controller of actions, in 2,000 runs of 50 steps (some ten minutes).
+properties: install
+	@TOCSIN_PROPERTY_RUNS=$${TOCSIN_PROPERTY_RUNS:-2000} $(BIN)/python -m pytest -q --timeout 7200 $(ARGS) \
+	  tests/pipeline/actions/test_properties.py
+
+# The guards of actions, one left out after the other: the tests must notice each (ARGS="budgets --json": some, as JSON).
+mutants: install
+	@$(BIN)/python -m tests.tools.mutants $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

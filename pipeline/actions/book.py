@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from tocsin.pipeline.actions.tracked import TrackedAction, state_of, tracked_of_state
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.verdicts import ActionKind
+
+MOST_FORGOTTEN: Final = 20_000
+"""Most ids of forgotten actions that are remembered, so that none of them is carried out once more."""
 
 
 class ActionBook:
@@ -15,6 +18,10 @@ class ActionBook:
 
     def __init__(self) -> None:
         """Start without actions."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
         self._by_id: dict[str, TrackedAction] = {}
         self._by_host: dict[tuple[str, str], dict[str, None]] = {}
         self._by_job: dict[tuple[str, str], dict[str, None]] = {}
@@ -23,6 +30,10 @@ class ActionBook:
         """Actions that may be begun or were given to an executor once, by id."""
         self._room_count = 0
         """Actions that may be added before the open ones have to be counted again."""
+        self._forgotten: dict[str, int] = {}
+        """Forgotten action that an executor had -> its last revision."""
+        self._lapsed: dict[str, int] = {}
+        """The same of forgotten actions that nobody had."""
 
     def __len__(self) -> int:
         """Return the number of actions."""
@@ -46,9 +57,13 @@ class ActionBook:
         for index, key in self._places(tracked):
             index.setdefault(key, {})[name] = None
 
-    def remove(self, tracked: TrackedAction) -> None:
-        """Forget an action."""
+    def forget(self, tracked: TrackedAction) -> None:
+        """Forget an action but for its id."""
         name = tracked.action.action_id
+        names = self._forgotten if tracked.holders else self._lapsed
+        names[name] = tracked.action.revision
+        while len(names) > MOST_FORGOTTEN:
+            del names[next(iter(names))]
         self._by_id.pop(name, None)
         self._reserved.pop(name, None)
         for index, key in self._places(tracked):
@@ -56,6 +71,14 @@ class ActionBook:
             entries.pop(name, None)
             if not entries:
                 index.pop(key, None)
+
+    def was_held(self, action_id: str) -> bool:
+        """Return whether an action that is forgotten was in the hands of an executor."""
+        return action_id in self._forgotten
+
+    def next_revision(self, action_id: str) -> int:
+        """Return the first revision of a new action: 0, or the one after the last of a forgotten one."""
+        return max(self._forgotten.get(action_id, -1), self._lapsed.pop(action_id, -1)) + 1
 
     def reserve(self, tracked: TrackedAction) -> None:
         """Note that an action may be begun: from now on it may count in budgets."""
@@ -96,16 +119,20 @@ class ActionBook:
             self._room_count = most_count - self.open_count()
         return self._room_count > 0
 
-    def to_state(self) -> list[Any]:
+    def to_state(self) -> dict[str, Any]:
         """Return all actions as JSON-able values, by id."""
-        return [state_of(self._by_id[name]) for name in sorted(self._by_id)]
+        known = [state_of(self._by_id[name]) for name in sorted(self._by_id)]
+        return {"known": known, "forgotten": list(self._forgotten.items()), "lapsed": list(self._lapsed.items())}
 
-    def load_state(self, state: Sequence[Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Replace the actions by what ``to_state`` returned."""
-        self.__init__()  # type: ignore[misc]  # all indexes begin anew
-        found = sorted(map(tracked_of_state, state), key=lambda one: (one.action.issued_ns, one.action.action_id))
+        self.clear()
+        found = sorted(
+            map(tracked_of_state, state["known"]), key=lambda one: (one.action.issued_ns, one.action.action_id)
+        )
         for tracked in found:
             self.add(tracked)
+        self._forgotten, self._lapsed = dict(state["forgotten"]), dict(state["lapsed"])
 
     def _of(self, index: dict[tuple[str, str], dict[str, None]], key: tuple[str, str]) -> list[TrackedAction]:
         return [self._by_id[name] for name in index.get(key, ())]

@@ -29,10 +29,11 @@ class CommandHandler:
             self._leave_out(ActionReason.ACTION_UNKNOWN, command)
             return
         is_old = abs(now_ns - command.ts_ns) > ns(self._desk.config.command_age_seconds)
-        if is_old or command.ts_ns <= tracked.command_ns:
+        is_repeated = isinstance(command, Approval) and command.ts_ns <= tracked.command_ns
+        if is_old or is_repeated:
             self._leave_out(ActionReason.COMMAND_OLD, command)
             return
-        tracked.command_ns = command.ts_ns
+        tracked.command_ns = max(tracked.command_ns, command.ts_ns)
         match command:
             case Approval():
                 self._approve(tracked, command, now_ns)

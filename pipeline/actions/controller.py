@@ -258,4 +258,4 @@ class ActionController:
         for tracked in self._desk.book:
             last_ns = max(tracked.action.changed_ns, tracked.action.deadline_ns)
             if tracked.is_final and last_ns < (lapsed_ns if has_lapsed(tracked) else before_ns):
-                self._desk.book.remove(tracked)
+                self._desk.book.forget(tracked)

@@ -100,7 +100,7 @@ class ProposalIntake:
             changed_ns=now_ns,
             parameters=proposal.parameters,
         )
-        if self._desk.book.get(action.action_id) is not None:
+        if self._desk.book.was_held(action.action_id) or self._desk.book.get(action.action_id) is not None:
             return
         tracked = tracked_from(proposal, action)
         if not self._desk.book.has_room(self._desk.config.open_count):
@@ -125,6 +125,7 @@ class ProposalIntake:
         """Open an action again whose verdict had lapsed and holds again; an earlier approval does not count."""
         tracked.verdict = slim(verdict)
         tracked.approved_ns = tracked.asked_ns = tracked.held_ns = 0
+        deadline_ns = max(deadline_ns, tracked.action.issued_ns)
         tracked.action = replace(
             tracked.action, verdict_update=verdict.update, deadline_ns=deadline_ns, approval_deadline_ns=0, actor=""
         )

@@ -43,9 +43,10 @@ class ActionLife:
     def begin(self, tracked: TrackedAction, state: ActionState, reason: ActionReason, detail: str, now_ns: int) -> None:
         """Remember a new action in its first state."""
         check_transition(None, state, reason)
-        tracked.action = replace(
-            tracked.action, state=state, reason=reason.value, detail=detail, changed_ns=now_ns, epoch=self.epoch
-        )
+        action = tracked.action
+        revision = self._book.next_revision(action.action_id)
+        action = replace(action, state=state, reason=reason.value, detail=detail, changed_ns=now_ns)
+        tracked.action = replace(action, revision=revision, epoch=self.epoch)
         self._book.add(tracked)
         self._publish(tracked.action)
 

@@ -67,6 +67,19 @@ def test_a_renewal_prolongs_the_same_action_and_what_is_done_stays_done() -> Non
     assert stage.states() == [(S.DONE, "done")]
 
 
+def test_what_was_done_long_ago_is_not_done_again() -> None:
+    stage = Stage()
+    first = verdict_on("n1", action=ActionKind.RESTART)
+    stage.judge(first)
+    stage.carry_out(stage.on_host("n1", ActionKind.RESTART))
+    stage.at(30 * 86_400)
+    assert stage.states() == []
+    stage.crash()
+    stage.judge(replace(first, update=1, expires_ns=stage.now_ns + 600 * NS_PER_SECOND))
+
+    assert stage.states() == []
+
+
 def test_a_renewal_keeps_its_approval() -> None:
     stage = Stage()
     first = verdict_on("n1", action=ActionKind.REBOOT)
