@@ -45,6 +45,7 @@ class ProposalBook:
     Attributes:
         started_ns: when the engine started; 0: it continues from a snapshot.
         maintenance: the planned work under which actions wait, None: there is none.
+        is_replaced: whether a controller of actions writes rows in place of these.
     """
 
     def __init__(self, rules: HoldRules, started_ns: int, changes_of_host: ChangesOf) -> None:
@@ -59,9 +60,14 @@ class ProposalBook:
         self._changes_of_host = changes_of_host
         self.started_ns = started_ns
         self.maintenance: MaintenanceBook | None = None
+        self.is_replaced = False
         self._active: frozenset[str] | None = None
         """The planned work that went on at the last look, None: nobody looked."""
         self.clear()
+
+    def is_settled(self, now_ns: int) -> bool:
+        """Return whether the engine went on from a snapshot, or has judged for the time after a start."""
+        return now_ns - self.started_ns >= self._rules.after_start_seconds * NS_PER_SECOND
 
     def take(self, verdict: Verdict) -> Iterator[ActionChange]:
         """Yield the action rows that one update of a verdict changes; they may be set to wait."""

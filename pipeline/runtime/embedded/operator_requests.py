@@ -27,11 +27,11 @@ def allow_operators(service: EngineService, notes: Mapping[str, Handler]) -> Non
     listing = _answerer(handlers.pop("maintenance_list"))
     readers = service.server.readers
     readers.answerers = {**readers.answerers, "maintenance_list": listing}
-    readers.changers = {**readers.changers, **_answerers({**handlers, "incident_close": closing})}
+    readers.changers = {**readers.changers, **answerers_of({**handlers, "incident_close": closing})}
 
 
-def _answerers(handlers: Mapping[str, Handler]) -> dict[str, Answerer]:
-    """Return the answerers of requests."""
+def answerers_of(handlers: Mapping[str, Handler]) -> dict[str, Answerer]:
+    """Return handlers of the control socket, which answer once, as answerers of the listener."""
     return {name: _answerer(handler) for name, handler in handlers.items()}
 
 

@@ -108,8 +108,9 @@ class VerdictOutput:
             while again and again[0][0] <= tick_ns:
                 evidence.extend(self._evidence(again.popleft()[1], tick_ns))
         with self._guard("actions"):
-            actions.extend(change for verdict in output.verdicts for change in self._changes_of(verdict))
-            actions.extend(self._memory.proposals.due(tick_ns))
+            proposed = [change for verdict in output.verdicts for change in self._changes_of(verdict)]
+            proposed += self._memory.proposals.due(tick_ns)
+            actions.extend([] if self._memory.proposals.is_replaced else proposed)
         with self._guard("health"):
             for job, entry in output.health:
                 minutes.count(job, entry)

@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "incidents": ("tocsin.cli.incidents", "list incidents: what, since when, where, why, what was done"),
         "maintenance": ("tocsin.cli.maintenance", "plan work on a host, leaf switch or job: nobody is paged for it"),
         "feedback": ("tocsin.cli.feedback", "say whether a verdict was right"),
+        "actions": ("tocsin.cli.actions", "what the controller decided to do: list, show, approve, deny, cancel"),
         "preflight": (
             "tocsin.cli.preflight",
             "check machines under load: computation, bandwidths, exchanges, clocks",
@@ -91,6 +92,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "incidents",
             "maintenance",
             "feedback",
+            "actions",
             "status",
             "preflight",
             "ettr",

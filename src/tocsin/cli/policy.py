@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_arguments(verbs.add_parser("plan", help="plans for many machines: replay groups, standbys, evictions"))
 
 
-def add_policy_argument(parser: argparse.ArgumentParser) -> None:
+def add_policy_argument(parser: argparse._ActionsContainer) -> None:
     """Add the flag ``--policy`` of the commands that decide about actions."""
     parser.add_argument(
         "--policy",

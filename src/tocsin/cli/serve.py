@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tocsin.cli.action_settings import add_action_arguments, settings_of
 from tocsin.cli.alerts import add_alerts_argument
 from tocsin.cli.config_file import add_config_argument
 from tocsin.cli.database import add_clickhouse_argument, address_of
@@ -79,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "job's model were changed (default: 300 600)",
     )
     add_alerts_argument(parser)
+    add_action_arguments(parser)
     add_log_arguments(parser)
 
 
@@ -101,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     # chDB and numpy take half a second to import: only this command pays.
     from tocsin.pipeline.recording.live import RecordingManager
+    from tocsin.pipeline.runtime.embedded.actions.action_attach import attach_actions
     from tocsin.pipeline.runtime.embedded.ettr_follower import attach_ettr
     from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
     from tocsin.pipeline.runtime.embedded.listener.limits import raise_descriptor_limit
@@ -120,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
         attach_ettr(service, store, folder)
         fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
         notes = attach_notes(service, folder, fleet, store.query)
+        attach_actions(service, folder, notes, settings_of(args, folder, gate.store))
         if args.alerts is not None:
             _attach_alerts(service, fleet, notes, args.alerts, folder)
         with local_token(gate, service.server.address):

@@ -127,6 +127,12 @@ class Connection:
         principal = None if self.sign_in is None else self.sign_in.principal
         return principal.actor if principal is not None and principal.role is Role.OPERATOR else ""
 
+    @property
+    def executor(self) -> str:
+        """Who asks, as ``executor:NAME``, if the peer signed in with role ``executor``; "" for all others."""
+        principal = None if self.sign_in is None else self.sign_in.principal
+        return principal.actor if principal is not None and principal.role is Role.EXECUTOR else ""
+
     def say(self, message: Mapping[str, Any]) -> None:
         """Put a control message into the outbox, sealed if both ends have a key."""
         self.say_encoded(json.dumps(message).encode())

@@ -125,7 +125,8 @@ class AgentServer:
     @property
     def connected_hosts(self) -> tuple[str, ...]:
         """Hosts whose agent is connected, sorted."""
-        return tuple(sorted({c.host for c in list(self._book.all.values()) if c.host and not c.is_reader}))
+        peers = list(self._book.all.values())
+        return tuple(sorted({one.host for one in peers if one.host and not (one.is_reader or one.executor)}))
 
     @property
     def live_hosts(self) -> frozenset[str]:

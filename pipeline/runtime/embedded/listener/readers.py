@@ -1,6 +1,6 @@
-"""Answer questions of readers and operators that are connected to the listener; both send no records.
+"""Answer questions of readers, operators and executors that are connected to the listener; they send no records.
 
-A reader only asks. An operator may also send the requests that change something.
+A reader only asks. An operator may also send the requests that change something. An executor has requests of its own.
 
 A question may take as long as the database takes, so it is answered in separate threads. The listener's thread only
 passes questions and answers on.
@@ -57,6 +57,8 @@ class ReaderService:
         """Name of a question -> function that answers it."""
         self.changers: Mapping[str, Answerer] = {}
         """Name of a request that changes something -> function that answers it; ``actor`` is added to the request."""
+        self.for_executors: Mapping[str, Answerer] = {}
+        """Name of a request of executors -> function that answers it; ``actor`` is added to the request."""
 
     def take(self, connection: Connection, question: Message) -> IdentityError | None:
         """Queue a question, or send its refusal at once.
@@ -65,20 +67,28 @@ class ReaderService:
             The refusal if the peer's role does not allow the question, otherwise None.
         """
         try:
-            if not connection.is_reader:
-                text = f"a question from {connection.principal}: takes role {Role.READER.value}"
-                raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
-            if str(question.get("cmd")) in self.changers and not connection.operator:
-                text = f"{question.get('cmd')} from {connection.principal}: takes role {Role.OPERATOR.value}"
-                raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
+            self._check_role(connection, str(question.get("cmd")))
             if connection in self._asking or len(self._asking) >= _MAX_WAITING_COUNT:
                 raise EngineRefusedError("too many questions wait for their answers: try again", "busy")
         except (IdentityError, EngineRefusedError) as error:
             connection.say({"t": "answer", "ok": False, "error": str(error), "reason": error.reason})
             return error if isinstance(error, IdentityError) else None
         self._asking.add(connection)
-        self._threads.submit(self._work, connection, {**question, ACTOR: connection.operator})
+        actor = connection.operator or connection.executor
+        self._threads.submit(self._work, connection, {**question, ACTOR: actor})
         return None
+
+    def _check_role(self, connection: Connection, cmd: str) -> None:
+        """Raise ``IdentityError`` if the peer's role does not allow this request."""
+        if cmd in self.for_executors:
+            is_allowed, wanted = bool(connection.executor), Role.EXECUTOR
+        elif cmd in self.changers:
+            is_allowed, wanted = bool(connection.operator), Role.OPERATOR
+        else:
+            is_allowed, wanted = connection.is_reader, Role.READER
+        if not is_allowed:
+            text = f"{cmd[:40]} from {connection.principal}: takes role {wanted.value}"
+            raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
 
     def say_answers(self) -> Iterator[Connection]:
         """Put finished answers into their connections' outboxes, and yield these connections.
@@ -116,7 +126,7 @@ class ReaderService:
     def _answer(self, question: Message) -> Message:
         """Return the answer to a question; raise ``EngineRefusedError`` if nothing answers it."""
         cmd = str(question.get("cmd"))
-        answerer = self.changers.get(cmd) if question[ACTOR] else None
+        answerer = (self.for_executors.get(cmd) or self.changers.get(cmd)) if question[ACTOR] else None
         answerer = answerer or self.answerers.get(cmd)
         if answerer is None:
             known = ", ".join(sorted(self.answerers)) or "nothing"

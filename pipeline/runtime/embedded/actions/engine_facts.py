@@ -1,0 +1,60 @@
+"""What an embedded engine knows of jobs and machines, as facts for its controller of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
+from tocsin.schemas.action_events import ActionEvent, JobFacts, MachineFacts
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+
+_LOOK_NS: Final = 5 * NS_PER_SECOND
+"""Distance of two looks at the engine's jobs."""
+_MOST_REMEMBERED: Final = 100_000
+
+
+class EngineFacts:
+    """Tells what changed since it was asked last: the machines of each running attempt, and their switches."""
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        """Look at an engine; nothing was told yet."""
+        self._engine = engine
+        self._looked_ns = -_LOOK_NS
+        self._told: dict[tuple[str, str], ActionEvent] = {}
+
+    def changed(self, now_ns: int) -> Iterator[ActionEvent]:
+        """Yield the facts that changed, looking at most every five seconds.
+
+        Args:
+            now_ns: the present time, which they carry.
+        """
+        if now_ns - self._looked_ns < _LOOK_NS:
+            return
+        self._looked_ns = now_ns
+        if len(self._told) > _MOST_REMEMBERED:
+            self._told.clear()
+        for job in self._newest_attempts():
+            pipeline = self._engine.pipeline(job)
+            if pipeline is None:
+                continue
+            placement = pipeline.graph.placement
+            for host, (leaf, minipod) in sorted(placement.switches_of_hosts().items()):
+                known = MachineFacts(job.cluster, host, now_ns, leaf=leaf, minipod=minipod)
+                yield from self._if_new((job.cluster, f"host {host}"), known)
+            hosts = tuple(sorted(placement.hosts()))
+            if hosts:
+                yield from self._if_new((job.cluster, f"job {job.job_id}"), JobFacts(job, now_ns, hosts))
+
+    def _newest_attempts(self) -> list[JobKey]:
+        """Return the newest running attempt of each job, sorted."""
+        newest = {(job.cluster, job.job_id): job for job in sorted(self._engine.running_jobs())}
+        return list(newest.values())
+
+    def _if_new(self, key: tuple[str, str], fact: MachineFacts | JobFacts) -> Iterator[ActionEvent]:
+        """Yield a fact unless the same was told last, whatever its time."""
+        timeless = replace(fact, ts_ns=0)
+        if self._told.get(key) != timeless:
+            self._told[key] = timeless
+            yield fact
