@@ -166,6 +166,17 @@ class AlertRouter:
         self._bound()
         return told
 
+    def remark(self, verdict_id: str, text: str, now_ns: int) -> list[Notice]:
+        """Return the notices that add a sentence to an incident where it was told; elsewhere it is counted only."""
+        told = self._told.get(verdict_id)
+        if told is None or told.verdict is None or not told.routes:
+            self.untold["remark"] = self.untold.get("remark", 0) + 1
+            return []
+        kind, verdict = NoticeKind.CHANGED, told.verdict
+        return [
+            Notice(name, kind, told.severity, verdict, at_ns, now_ns, note=text) for name, at_ns in told.routes.items()
+        ]
+
     def _set_aside(self, key: str) -> None:
         """Let a summary stand for its present incidents only: later ones of its signature are told one by one again."""
         self.revision += 1

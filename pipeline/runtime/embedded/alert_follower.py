@@ -104,6 +104,7 @@ class AlertFollower:
         self._router = AlertRouter(RouterConfig(routes), hooks.silence, hooks.covered_by)
         self._revision = 0
         self._pending: list[tuple[Notice, str]] = []
+        self._remarks: list[tuple[str, str]] = []
         self._watchdog = (
             None if routes.watchdog is None else AlertWatchdogLoop(routes.watchdog, EngineConfig(), hooks.counters)
         )
@@ -131,6 +132,9 @@ class AlertFollower:
         """Take the lines of one tick and put what they tell into the queue; return no lines."""
         made_ns = max(now_ns, self._clock_ns())  # after a restart the ticks are behind the time
         notices = self._router.on_verdicts([*verdicts, *self._released()], made_ns)
+        remarks, self._remarks = self._remarks, []
+        for verdict_id, text in remarks:
+            notices += self._router.remark(verdict_id, text, made_ns)
         self._pending += [(one, self._receivers[one.route]) for one in notices]
         if self._watchdog is not None:
             self._pending += self._watchdog.on_second(now_ns, made_ns)
@@ -146,6 +150,13 @@ class AlertFollower:
         self._pending.clear()
         self._revision = self._router.revision
         return ()
+
+    def remark(self, verdict_id: str, text: str) -> None:
+        """Tell a sentence about an incident where the incident was told, e.g. that its action waits for a person.
+
+        For the ticking thread, before ``on_verdicts``.
+        """
+        self._remarks.append((verdict_id, text))
 
     def _serve(self, receiver: str) -> None:
         """Send to one receiver until the follower is closed; an error is logged and tried again."""

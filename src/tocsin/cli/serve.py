@@ -27,6 +27,7 @@ from tocsin.schemas.errors import ConfigError, EngineError, StoreAwayError
 from tocsin.schemas.private_files import make_private_folder
 
 if TYPE_CHECKING:  # numpy comes with them: only who runs the engine pays
+    from tocsin.pipeline.runtime.embedded.alert_follower import AlertFollower
     from tocsin.pipeline.runtime.embedded.fleet_follower import FleetFollower
     from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
     from tocsin.pipeline.runtime.embedded.note_follower import NoteFollower
@@ -123,9 +124,9 @@ def run(args: argparse.Namespace) -> int:
         attach_ettr(service, store, folder)
         fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
         notes = attach_notes(service, folder, fleet, store.query)
-        attach_actions(service, folder, notes, settings_of(args, folder, gate.store))
+        actions = attach_actions(service, folder, notes, settings_of(args, folder, gate.store))
         if args.alerts is not None:
-            _attach_alerts(service, fleet, notes, args.alerts, folder)
+            actions.tellers.append(_attach_alerts(service, fleet, notes, args.alerts, folder).remark)
         with local_token(gate, service.server.address):
             words = _serve_until_stopped(service, args.metrics_listen, str(address or folder))
     finally:
@@ -135,8 +136,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _attach_alerts(service: EngineService, fleet: FleetFollower, notes: NoteFollower, path: Path, folder: Path) -> None:
-    """Let the engine tell people about its verdicts by a routes file.
+def _attach_alerts(
+    service: EngineService, fleet: FleetFollower, notes: NoteFollower, path: Path, folder: Path
+) -> AlertFollower:
+    """Let the engine tell people about its verdicts by a routes file, and return what tells them.
 
     Raises:
         ConfigError: the routes file is wrong, or the queue's file cannot be used.
@@ -147,7 +150,7 @@ def _attach_alerts(service: EngineService, fleet: FleetFollower, notes: NoteFoll
     def covered_by(one: Verdict) -> str:
         return fleet.covering(one.job.cluster, one.verdict_id)
 
-    attach_alerts(service, path, folder, ADAPTERS, covered_by, lambda: notes.released)
+    return attach_alerts(service, path, folder, ADAPTERS, covered_by, lambda: notes.released)
 
 
 def _prepared_folder(args: argparse.Namespace) -> Path:

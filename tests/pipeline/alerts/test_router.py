@@ -69,6 +69,17 @@ def test_a_new_normal_says_that_the_job_is_not_faster() -> None:
     assert end.note.startswith("Slower pace accepted")
 
 
+def test_a_remark_is_told_where_its_incident_was_told_and_nowhere_else() -> None:
+    router = _router()
+    assert router.remark(verdict().verdict_id, "its eviction waits for a person", at(0)) == []
+    assert router.untold == {"remark": 1}
+    router.on_verdicts([verdict()], at(1))
+    (told,) = router.remark(verdict().verdict_id, "its eviction waits for a person", at(2))
+    assert (told.kind, told.note, told.told_ns) == (NoticeKind.CHANGED, "its eviction waits for a person", at(1))
+    router.on_verdicts([verdict(second=9, state=VerdictState.RESOLVED, update=1)], at(9))
+    assert router.remark(verdict().verdict_id, "too late", at(10)) == []
+
+
 def test_lines_that_come_again_tell_nothing_and_a_reopened_one_fires_again() -> None:
     router = _router()
     lines = [verdict(), verdict(second=9, state=VerdictState.RESOLVED, update=1)]

@@ -20,7 +20,7 @@ from tocsin.schemas.action_events import Ack, ActionEvent, EngineHeartbeat, Engi
 from tocsin.schemas.actions import Action
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.verdicts import ActionKind, Verdict
 
 _LOG = logging.getLogger("tocsin.actions")
 _WRITE_NS: Final = 10 * NS_PER_SECOND
@@ -69,6 +69,7 @@ class ActionFollower:
         requests: requests of people on the control socket, by name.
         shown: the actions that are remembered, as they are on the disk, oldest first; any thread may read it.
         left_out: reason -> number of messages without effect, at the end of the last tick.
+        tellers: each is given verdict id and sentence of what people are to know of an action; none during a dry run.
     """
 
     name = "actions"
@@ -111,6 +112,7 @@ class ActionFollower:
         self._unwritten = controller.begin_epoch(controller.epoch + 1, clock_ns())
         self.shown: tuple[Action, ...] = ()
         self.left_out: Mapping[str, int] = {}
+        self.tellers: list[Callable[[str, str], None]] = []
 
     def tell(self, message: Ack | ActionEvent) -> threading.Event:
         """Take a message from any thread; return what is set once the controller has taken it and it is on the disk."""
@@ -171,11 +173,21 @@ class ActionFollower:
             self._kinds[one.kind.value, one.state.value] += 1
         if changes:
             self._hooks.on_changes(changes)
+            self._tell_people(changes)
         if present_ns - self._pruned_ns >= _PRUNE_NS:
             self._pruned_ns = present_ns
             known = [one.action_id for one in self.shown]
             self.log.forget_before(present_ns - _KEPT_NS, known)
         return True
+
+    def _tell_people(self, changes: Sequence[Action]) -> None:
+        """Give the pages among the changes to those who tell people."""
+        if self.controller.config.is_dry_run:
+            return
+        for one in changes:
+            if one.kind is ActionKind.NOTIFY:
+                for tell in self.tellers:
+                    tell(one.verdict_id, one.detail or one.reason)
 
     def _line(self, action: Action) -> LogLine:
         value = encode_action(action)

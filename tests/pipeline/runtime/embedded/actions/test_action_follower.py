@@ -125,3 +125,18 @@ def test_status_and_metrics_count_by_state_and_reason(tmp_path: Path) -> None:
     assert (sample.labels, sample.value) == ({"kind": "restart", "state": "approved"}, 1)
     changes = {tuple(one.labels.values()): one.value for one in families["tocsin_action_changes_total"].samples}
     assert changes == {("restart", "approved"): 1}
+
+
+@pytest.mark.parametrize(("is_dry_run", "count"), [(False, 1), (True, 0)])
+def test_people_are_told_once_that_nothing_can_carry_an_action_out(
+    tmp_path: Path, *, is_dry_run: bool, count: int
+) -> None:
+    acting = Acting(tmp_path, ControllerConfig(is_dry_run=is_dry_run))
+    told: list[tuple[str, str]] = []
+    acting.follower.tellers.append(lambda verdict_id, text: told.append((verdict_id, text)))
+    acting.tick(verdict_on("n1", action=ActionKind.RESTART, at_seconds=1))
+    acting.tick(seconds=2)
+    again = Acting(tmp_path, acting.config, now_ns=acting.now_ns)
+    again.follower.tellers.append(lambda verdict_id, text: told.append((verdict_id, text)))
+    again.tick(verdict_on("n1", action=ActionKind.RESTART, at_seconds=1))
+    assert [verdict_id for verdict_id, _ in told] == ["v1"] * count
