@@ -23,7 +23,7 @@ from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind, Verdict
 
 _LOG = logging.getLogger("tocsin.actions")
-_WRITE_NS: Final = 10 * NS_PER_SECOND
+_WRITE_NS: Final = 60 * NS_PER_SECOND
 """Longest distance of two writes of the controller's state."""
 _PRUNE_NS: Final = 3600 * NS_PER_SECOND
 _KEPT_NS: Final = 30 * 86_400 * NS_PER_SECOND
