@@ -16,7 +16,12 @@ class ExecutorReason(StrEnum):
     WAITS_FOR_REBOOT = "waits_for_reboot"
     """A reboot was asked for; it comes when the node's jobs have ended."""
 
+    JOB_CONTROLLER_WORKS = "job_controller_works"
+    """The site's job controller took the action, and has not finished it."""
+
     # done
+    DONE_BY_JOB_CONTROLLER = "done_by_job_controller"
+    """The site's job controller says that the job runs again, without the machines that were to be left out."""
     DRAINING = "draining"
     """New work stays away; what ran there still runs."""
     DRAINED = "drained"

@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "maintenance": ("tocsin.cli.maintenance", "plan work on a host, leaf switch or job: nobody is paged for it"),
         "feedback": ("tocsin.cli.feedback", "say whether a verdict was right"),
         "actions": ("tocsin.cli.actions", "what the controller decided to do: list, show, approve, deny, cancel"),
+        "executor": ("tocsin.cli.executor", "carry out what the controller decided: slurm, nvsentinel, job"),
         "preflight": (
             "tocsin.cli.preflight",
             "check machines under load: computation, bandwidths, exchanges, clocks",
@@ -104,6 +105,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "SREs, who run it": (
             "serve",
             "agent",
+            "executor",
             "alerts",
             "policy",
             "config",
@@ -125,6 +127,8 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = MappingProxyType(
     {
         "chdb": "engine",
         "clickhouse_driver": "engine",
+        "google": "nvsentinel",
+        "grpc": "nvsentinel",
         "jsonschema": "engine",
         "numpy": "engine",
         "pyarrow": "engine",

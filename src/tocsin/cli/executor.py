@@ -1,0 +1,231 @@
+"""``tocsin executor NAME``: carries out what the controller decided, on one system."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from tocsin.cli.action_settings import PUBLIC_FILE
+from tocsin.cli.engine_reader import add_engine_arguments, reader_of
+from tocsin.cli.identity import signer_of
+from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.cli.paths import data_folder
+from tocsin.schemas.credential_store import read_credentials
+from tocsin.schemas.credentials import ANY_NAME, Credential, Role
+from tocsin.schemas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tocsin.collectors.metrics_page import MetricsPage
+    from tocsin.pipeline.actions.executors.client import ExecutorClient
+    from tocsin.pipeline.actions.executors.signed_actions import SignedActions
+    from tocsin.pipeline.actions.executors.target import TargetSystem
+
+_LOG = logging.getLogger("tocsin.executor")
+_STEP_SECONDS: Final = 1.0
+_COMMAND_SECONDS: Final = 15.0
+"""Most time of one command or call on a target; less than the part of a lease that an effect may take."""
+_STRATEGIES: Final = ("store-only", "execute")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEntry:
+    """A system on which actions can be done.
+
+    Attributes:
+        text: one line of help.
+        add_arguments: adds its own flags.
+        make: returns the target for the flags; raises ConfigError for a flag that cannot be used.
+    """
+
+    text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    make: Callable[[argparse.Namespace, SignedActions], TargetSystem]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to the parser."""
+    names = parser.add_subparsers(dest="target", metavar="NAME", required=True)
+    for name, entry in TARGETS.items():
+        one = names.add_parser(name, help=entry.text, description=entry.text)
+        one.add_argument("--cluster", action="append", metavar="NAME", help="acts in this cluster (default: default)")
+        text = f"public keys of controllers [env: TOCSIN_CONTROLLER_KEYS; default: {PUBLIC_FILE} in the data folder]"
+        default = os.environ.get("TOCSIN_CONTROLLER_KEYS", "")
+        one.add_argument("--controller-keys", metavar="FILE", default=default, help=text)
+        text = "serve /metrics, /healthz and /readyz there, '': nowhere [env: TOCSIN_METRICS_LISTEN; default: nowhere]"
+        default = os.environ.get("TOCSIN_METRICS_LISTEN", "")
+        one.add_argument("--metrics-listen", metavar="HOST:PORT", default=default, help=text)
+        entry.add_arguments(one)
+        add_engine_arguments(one, (Role.EXECUTOR,))
+        add_log_arguments(one)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out actions until SIGTERM or Ctrl-C, say what is still to be said, and return the exit status 0.
+
+    Raises:
+        ConfigError: a flag is missing or cannot be used.
+        CredentialError: a file of credentials cannot be used.
+    """
+    set_up_logs(args)
+    client = client_of(args)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    pages = _pages(args.metrics_listen, client)
+    try:
+        work(client, stop)
+    finally:
+        if pages is not None:
+            pages.close()
+    return 0
+
+
+def work(client: ExecutorClient, stop: threading.Event) -> None:
+    """Make a step a second until ``stop``; then say what is still to be said, once."""
+    _LOG.info("the executor is ready", extra={"executor": client.name})
+    while not stop.is_set():
+        client.step()
+        stop.wait(_STEP_SECONDS)
+    client.exchange()
+    _LOG.info("the executor ended in order", extra={"executor": client.name})
+
+
+def client_of(args: argparse.Namespace) -> ExecutorClient:
+    """Return the executor that the flags describe.
+
+    Raises:
+        ConfigError: a flag is missing or cannot be used.
+        CredentialError: a file of credentials cannot be used.
+    """
+    from tocsin.pipeline.actions.executors.client import ExecutorClient, ExecutorKeys
+    from tocsin.pipeline.actions.executors.core import ExecutorConfig
+    from tocsin.pipeline.actions.executors.signed_actions import SignedActions
+    from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
+
+    credential, channel = signer_of(args, Role.EXECUTOR), reader_of(args, (Role.EXECUTOR,))
+    if credential is None or channel is None:
+        must = "the engine's address, with --token-file (tocsin token issue NAME --role executor)"
+        raise ConfigError("--engine", args.engine, must)
+    if credential.name == ANY_NAME:
+        raise ConfigError("--token-file", args.token_file, "a credential with a name: acks are said in it")
+    keys = ExecutorKeys(AckSigner(credential), ActionChecker(controller_keys(args.controller_keys)))
+    signed = SignedActions()
+    target = TARGETS[args.target].make(args, signed)
+    configs = [
+        ExecutorConfig(cluster, credential.name, target.kinds) for cluster in dict.fromkeys(args.cluster or ["default"])
+    ]
+    return ExecutorClient(configs, channel, keys, target, time.time_ns, signed)
+
+
+def controller_keys(named: str) -> tuple[Credential, ...]:
+    """Return the public keys of controllers in a file, by default that of the data folder.
+
+    Raises:
+        ConfigError: the file holds none.
+        CredentialError: the file cannot be read.
+    """
+    path = Path(named) if named else data_folder() / PUBLIC_FILE
+    found = tuple(one for one in read_credentials(path) if one.role is Role.CONTROLLER and one.public_key)
+    if not found:
+        raise ConfigError("--controller-keys", str(path), f"a file with a public key of role {Role.CONTROLLER.value}")
+    return found
+
+
+def _pages(address: str, client: ExecutorClient) -> MetricsPage | None:
+    """Serve the metrics, None: nowhere."""
+    if not address:
+        return None
+    from tocsin.collectors.metrics_page import MetricsPage
+
+    def health() -> tuple[bool, str]:
+        return True, "runs"
+
+    def ready() -> tuple[bool, str]:
+        return bool(client.is_connected), "the engine answers" if client.is_connected else "the engine does not answer"
+
+    page = MetricsPage(address, client.families, health, ready)
+    page.start()
+    return page
+
+
+def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "user as whom scontrol runs, as Slurm shows it in reasons (default: this user)"
+    parser.add_argument("--slurm-user", metavar="NAME", default="", help=text)
+    text = "folder of scontrol and squeue (default: on the PATH)"
+    parser.add_argument("--slurm-bin", metavar="DIR", default="", help=text)
+
+
+def _slurm(args: argparse.Namespace, _signed: SignedActions) -> TargetSystem:
+    from tocsin.pipeline.actions.executors.commands import Programs
+    from tocsin.pipeline.actions.executors.slurm import SlurmTarget, SlurmTargetConfig
+    from tocsin.pipeline.actions.executors.slurm_cluster import ENVIRONMENT, SlurmCluster
+
+    cluster = SlurmCluster(Programs(_COMMAND_SECONDS, ENVIRONMENT, args.slurm_bin))
+    return SlurmTarget(SlurmTargetConfig(args.slurm_user or getpass.getuser()), cluster)
+
+
+def _nvsentinel_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--connector",
+        metavar="ADDRESS",
+        default="unix:///var/run/nvsentinel/nvsentinel.sock",
+        help="gRPC address of NVSentinel's platform connector (default: %(default)s)",
+    )
+    text = "health_event.proto of the release that runs here; one without STORE_ONLY is refused"
+    parser.add_argument("--proto", metavar="FILE", default="", help=text)
+    text = "what NVSentinel may do with the events (default: store-only: keep and export them)"
+    parser.add_argument("--strategy", choices=_STRATEGIES, default="store-only", help=text)
+
+
+def _nvsentinel(args: argparse.Namespace, _signed: SignedActions) -> TargetSystem:
+    from tocsin.pipeline.actions.executors.nvsentinel import NvSentinelConfig, NvSentinelTarget
+    from tocsin.pipeline.actions.executors.nvsentinel_events import EventSettings
+    from tocsin.pipeline.actions.executors.nvsentinel_peer import GrpcConnector, check_release
+    from tocsin.schemas.formats.nvsentinel import ProcessingStrategy
+
+    if not args.proto:
+        raise ConfigError("--proto", "", "health_event.proto of the NVSentinel that runs here")
+    try:
+        check_release(Path(args.proto).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("--proto", args.proto, f"a file that can be read ({error})") from error
+    may_act = args.strategy == "execute"
+    strategy = ProcessingStrategy.EXECUTE_REMEDIATION if may_act else ProcessingStrategy.STORE_ONLY
+    connector = GrpcConnector(args.connector, _COMMAND_SECONDS)
+    return NvSentinelTarget(NvSentinelConfig(EventSettings(strategy)), connector)
+
+
+def _job_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "where the job controller listens: http://HOST:PORT or https://HOST:PORT (docs/job-controller.md)"
+    parser.add_argument("--url", metavar="URL", default="", help=text)
+    text = "PEM: authorities of the job controller's certificate (default: the system's)"
+    parser.add_argument("--job-ca", metavar="FILE", default="", help=text)
+
+
+def _job(args: argparse.Namespace, signed: SignedActions) -> TargetSystem:
+    from tocsin.pipeline.actions.executors.job_controller import HttpJobController, JobControllerTarget
+
+    if not args.url.startswith(("http://", "https://")):
+        raise ConfigError("--url", args.url, "the job controller's address, http://HOST:PORT or https://HOST:PORT")
+    controller = HttpJobController(args.url, ca_file=args.job_ca, limit_seconds=_COMMAND_SECONDS / 3)
+    return JobControllerTarget(controller, signed)
+
+
+TARGETS: Final[Mapping[str, TargetEntry]] = MappingProxyType(
+    {
+        "slurm": TargetEntry("drain, evict, restart and reboot on a Slurm cluster", _slurm_arguments, _slurm),
+        "nvsentinel": TargetEntry("hand actions on nodes to NVSentinel", _nvsentinel_arguments, _nvsentinel),
+        "job": TargetEntry("restart, evict and rollback by the site's own job controller", _job_arguments, _job),
+    }
+)
+"""Name on the command line -> the system."""

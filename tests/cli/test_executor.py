@@ -1,0 +1,130 @@
+"""``tocsin executor``: an executor on a TCP address of an engine that acts, with a target made for the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_actions import CONTROLLER, ActingLife
+from tests.pipeline.actions.executors.world import STEPS, StepTarget
+from tests.pipeline.waiting import until
+from tocsin.cli import executor
+from tocsin.cli.main import main
+from tocsin.pipeline.actions.executors.client import ExchangeTrouble, ExecutorClient, ExecutorKeys
+from tocsin.pipeline.actions.executors.core import ExecutorConfig
+from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
+from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
+from tocsin.pipeline.lab.testing import JobShape
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.credential_store import write_credentials
+from tocsin.schemas.credentials import Credential, Role
+from tocsin.schemas.verdicts import ActionKind
+
+KINDS = frozenset({ActionKind.RESTART, ActionKind.EVICT})
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[ActingLife]:
+    made = ActingLife(tmp_path, JobShape(leaf_hosts_count=4))
+    made.run(25)
+    yield made
+    made.end()
+
+
+def _client(life: ActingLife, target: StepTarget, controller: Credential = CONTROLLER) -> ExecutorClient:
+    credential = life.holders[Role.EXECUTOR]
+    keys = ExecutorKeys(AckSigner(credential), ActionChecker([public_half(controller)]))
+    config = ExecutorConfig(life.job.job.cluster, credential.name, KINDS, effect_seconds=2.0)
+    return ExecutorClient([config], life.executor(), keys, target, lambda: life.job.now_ns)
+
+
+def _state(life: ActingLife) -> list[ActionState]:
+    return [one.state for one in life.actions_follower.shown if one.kind is not ActionKind.NOTIFY]
+
+
+def _go_on(life: ActingLife, client: ExecutorClient, steps: int) -> None:
+    for _ in range(steps):
+        client.step()
+        life.run(1)
+
+
+def test_a_fault_is_carried_out_to_its_end(life: ActingLife) -> None:
+    target = StepTarget([0], KINDS)
+    client = _client(life, target)
+    client.step()
+    life.job.kill(3)
+    life.run(10)
+    assert _state(life) == [ActionState.APPROVED]
+    _go_on(life, client, 10)
+    assert target.effects == list(STEPS)
+    assert _state(life) == [ActionState.DONE]
+    assert client.is_connected
+    assert not client.troubles
+
+
+def test_actions_of_a_controller_that_is_not_known_are_not_done(life: ActingLife) -> None:
+    target = StepTarget([0], KINDS)
+    other = new_signing_key(Role.CONTROLLER, "engine", 1)
+    client = _client(life, target, other)
+    client.step()
+    life.job.kill(3)
+    life.run(10)
+    _go_on(life, client, 6)
+    assert target.effects == []
+    assert _state(life) == [ActionState.APPROVED]
+    assert client.troubles[ExchangeTrouble.FORGED] > 0
+
+
+def test_an_engine_that_is_away_changes_nothing_and_is_found_again(life: ActingLife) -> None:
+    target = StepTarget([0], KINDS)
+    client = _client(life, target)
+    client.step()
+    life.job.kill(3)
+    life.run(10)
+    _go_on(life, client, 2)
+    life.network.close()
+    begun = list(target.effects)
+    for _ in range(3):
+        client.step()
+    assert (client.is_connected, target.effects) == (False, begun)
+    assert client.troubles[ExchangeTrouble.ENGINE_AWAY] == 3
+    life.kill()
+    life.run(3)
+    life.start()
+    life.run(2)
+    client._channel = life.executor()  # noqa: SLF001  # another port than before
+    _go_on(life, client, 12)
+    assert target.effects == list(STEPS)
+    assert _state(life) == [ActionState.DONE]
+
+
+def test_the_command_needs_an_engine_a_credential_and_the_controllers_key(
+    life: ActingLife, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "controller-public.json"
+    flags = ["--url", "http://127.0.0.1:1", "--controller-keys", str(keys)]
+    assert main(["executor", "job", *flags]) == 2
+    assert "tocsin token issue NAME --role executor" in capsys.readouterr().err
+    flags += ["--engine", life.network.address, "--token-file", str(life.file(Role.EXECUTOR))]
+    write_credentials(keys, (life.holders[Role.EXECUTOR],))
+    assert main(["executor", "job", *flags]) == 2
+    assert "a file with a public key of role controller" in capsys.readouterr().err
+    write_credentials(keys, (public_half(CONTROLLER),))
+    assert main(["executor", "job", *flags, "--url", "localhost"]) == 2
+    assert "--url = 'localhost'" in capsys.readouterr().err
+
+
+def test_the_loop_ends_in_order_and_says_what_is_left(life: ActingLife) -> None:
+    client = _client(life, StepTarget([0], KINDS))
+    stop = threading.Event()
+    thread = threading.Thread(target=executor.work, args=(client, stop))
+    thread.start()
+    until(lambda: client.is_connected is True)
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    names = {family.name for family in client.families()}
+    assert "tocsin_executor_connected" in names
