@@ -19,7 +19,7 @@ from tocsin.pipeline.actions.desk import Desk
 from tocsin.pipeline.actions.facts import FactBook
 from tocsin.pipeline.actions.intake import ProposalIntake, has_lapsed
 from tocsin.pipeline.actions.ladder import Ladder
-from tocsin.pipeline.actions.life import ActionLife
+from tocsin.pipeline.actions.life import ActionLife, LeftOut
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.releases import Releases
 from tocsin.pipeline.actions.tracked import TrackedAction
@@ -88,6 +88,14 @@ class ActionController:
     def left_out(self) -> Counter[str]:
         """Reason -> number of messages that had no effect."""
         return self._desk.life.left_out
+
+    def take_left_out(self) -> list[LeftOut]:
+        """Return the messages without effect since the last call, for the dead letters.
+
+        Whoever runs the controller calls it after each message. An old signed ack that is played again is among them.
+        """
+        found, self._desk.life.letters = self._desk.life.letters, []
+        return found
 
     def actions(self) -> tuple[Action, ...]:
         """Return all actions that are remembered, oldest first."""
