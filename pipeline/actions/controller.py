@@ -19,7 +19,7 @@ from tocsin.pipeline.actions.desk import Desk
 from tocsin.pipeline.actions.facts import FactBook
 from tocsin.pipeline.actions.intake import ProposalIntake, has_lapsed
 from tocsin.pipeline.actions.ladder import Ladder
-from tocsin.pipeline.actions.life import ActionLife, LeftOut
+from tocsin.pipeline.actions.life import ActionLife, LeftOutMessage
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.releases import Releases
 from tocsin.pipeline.actions.tracked import TrackedAction
@@ -89,7 +89,7 @@ class ActionController:
         """Reason -> number of messages that had no effect."""
         return self._desk.life.left_out
 
-    def take_left_out(self) -> list[LeftOut]:
+    def take_left_out(self) -> list[LeftOutMessage]:
         """Return the messages without effect since the last call, for the dead letters.
 
         Whoever runs the controller calls it after each message. An old signed ack that is played again is among them.

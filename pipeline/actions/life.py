@@ -23,7 +23,7 @@ _MOST_LETTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutMessage:
     """A message that had no effect, for the dead letters.
 
     Attributes:
@@ -50,7 +50,7 @@ class ActionLife:
         self._changes: list[Action] = []
         self.epoch = 0
         self.left_out: Counter[str] = Counter()
-        self.letters: list[LeftOut] = []
+        self.letters: list[LeftOutMessage] = []
 
     def collect(self) -> list[Action]:
         """Return the changes since the last call, in order."""
@@ -138,7 +138,7 @@ class ActionLife:
     def leave_out(self, reason: ActionReason, what: str) -> None:
         """Count a message that has no effect, and say why."""
         self.left_out[reason.value] += 1
-        self.letters = [*self.letters[-_MOST_LETTERS + 1 :], LeftOut(reason, what)]
+        self.letters = [*self.letters[-_MOST_LETTERS + 1 :], LeftOutMessage(reason, what)]
         _LOG.info("left out: %s", what, extra={"reason": reason.value})
 
     def _publish(self, action: Action) -> None:
