@@ -37,6 +37,18 @@ def test_the_newest_replaces_and_stays_a_firing(queue: AlertQueue) -> None:
     assert one.notice.verdict == verdict(1, 1, update=1)
 
 
+def test_a_change_after_a_kill_is_told_as_one_though_the_firing_may_never_have_gone_out(
+    queue: AlertQueue, tmp_path: Path
+) -> None:
+    queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
+    queue.take("r", at(0), 10)  # killed here, before or after it was sent
+    queue.close()
+    again = AlertQueue(tmp_path / "alerts.db", at(1))
+    again.put([_notice(NoticeKind.CHANGED, 1)], at(1))
+
+    assert _kinds(again, 2) == ["changed"]
+
+
 def test_an_end_removes_what_never_arrived(queue: AlertQueue) -> None:
     queue.put([_notice(NoticeKind.FIRING, 0)], at(0))
     queue.failed(queue.take("r", at(0), 10), DeliveryReason.UNREACHABLE, at(1))

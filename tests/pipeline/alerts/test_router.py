@@ -343,3 +343,12 @@ def test_a_told_incident_without_a_line_lapses_but_not_right_after_a_start() -> 
     assert end.verdict.verdict_id == verdict().verdict_id
     assert end.verdict.state is VerdictState.EXPIRED
     assert fresh.standing_count == 1
+
+
+def test_after_a_long_gap_it_lapses_and_is_told_once_more_with_the_next_line() -> None:
+    router = _router()
+    router.on_verdicts([verdict(expires_ns=at(600))], at(0))
+    assert router.on_verdicts([], at(600 + 3599)) == []
+    assert _kinds(router.on_verdicts([], at(600 + 3600))) == ["lapsed"]
+
+    assert _kinds(router.on_verdicts([verdict(second=5000, update=9, expires_ns=at(5600))], at(5000))) == ["firing"]
