@@ -15,6 +15,7 @@ GATE: Final = (
     "tests/attacks/",
     "tests/cli/test_alerts_run.py",
     "tests/cli/test_controller.py",
+    "tests/cli/test_controller_actions.py",
     "tests/cli/test_notes_kafka.py",
     "tests/cli/drill/test_drill.py",
     "tests/cli/test_serve_clickhouse.py",

@@ -1,6 +1,7 @@
 """Write what is said beside verdicts to the incident database.
 
-That is evidence, host health, states and times of jobs, alerts that were sent, and people's notes.
+That is evidence, host health, states and times of jobs, alerts that were sent, people's notes, and the controller's
+actions.
 
 The same message gives the same rows, so it may come any number of times. A message that is none, and one that the
 database refuses while it takes others, becomes a dead letter.
@@ -13,15 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tocsin.pipeline.kafka.consumer_api import Message, RefusedMessage
-from tocsin.pipeline.kafka.topic_sink import Check, TopicSink
+from tocsin.pipeline.kafka.topic_sink import TopicSink, TopicSinkConfig
+from tocsin.pipeline.runtime.embedded.actions.action_rows import change_of
 from tocsin.pipeline.stores.alert_codec import decode_alert
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_time_codec import decode_attempt_time
 from tocsin.pipeline.stores.attempt_times import AttemptTime
-from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus, Store
+from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus, Store
 from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, decode_status
+from tocsin.schemas.action_codec import decode_action
 from tocsin.schemas.errors import IdentityError, RowRefusedError, SchemaError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS, NOTES_TAKEN
+from tocsin.schemas.kafka.topics import ACTIONS, ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS, NOTES_TAKEN
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.operator_requests import decode_taken
 
@@ -36,6 +39,7 @@ class _ReportRows:
     times: list[AttemptTime] = field(default_factory=list)
     alerts: list[AlertSent] = field(default_factory=list)
     notes: list[OperatorNote] = field(default_factory=list)
+    actions: list[ActionChange] = field(default_factory=list)
 
     def add(self, other: _ReportRows) -> None:
         """Add the rows of another message."""
@@ -45,6 +49,7 @@ class _ReportRows:
         self.times += other.times
         self.alerts += other.alerts
         self.notes += other.notes
+        self.actions += other.actions
 
     def write(self, store: Store) -> None:
         """Insert all rows."""
@@ -60,6 +65,8 @@ class _ReportRows:
             store.write_alerts_sent(self.alerts)
         if self.notes:
             store.write_notes(self.notes)
+        if self.actions:
+            store.write_actions(self.actions)
 
 
 class ReportSink(TopicSink):
@@ -72,7 +79,7 @@ class ReportSink(TopicSink):
         refused: list[RefusedMessage] = []
         entries: list[tuple[Message, _ReportRows]] = []
         for message in batch:
-            rows = _read(message, self._config.check)
+            rows = _read(message, self._config)
             if isinstance(rows, RefusedMessage):
                 refused.append(rows)
             else:
@@ -102,26 +109,39 @@ class ReportSink(TopicSink):
         self.counters["written"] += len(entries)
 
 
-def _read(message: Message, check: Check | None) -> _ReportRows | RefusedMessage:
+def _read(message: Message, config: TopicSinkConfig) -> _ReportRows | RefusedMessage:
     """Return the rows of a message, or why there are none."""
     if message.value is None:
         return RefusedMessage(message, "no_value", "the message has no value: must be a report of the engine")
     topic = message.topic.rpartition(".")[2]
+    check = config.action_check if topic == ACTIONS else config.check
     try:
         if check is not None:
             check(message.value, message.signature, message.timestamp_ns)
-        if topic == EVIDENCE:
-            return _ReportRows(evidence=decode_evidence(message.value))
-        if topic == HOST_HEALTH:
-            return _ReportRows(health=decode_health(message.value))
-        if topic == JOB_STATUS:
-            return _ReportRows(statuses=[decode_status(message.value)])
-        if topic == ETTR:
-            return _ReportRows(times=[decode_attempt_time(message.value)])
-        if topic == ALERTS_SENT:
-            return _ReportRows(alerts=[decode_alert(message.value)])
-        if topic == NOTES_TAKEN:
-            return _ReportRows(notes=[decode_taken(message.value).note])
+        rows = _rows_of(topic, message.value)
     except (SchemaError, IdentityError) as error:
         return RefusedMessage(message, error.reason, str(error))
-    return RefusedMessage(message, "unknown_topic", f"the topic {message.topic} holds no reports")
+    return rows or RefusedMessage(message, "unknown_topic", f"the topic {message.topic} holds no reports")
+
+
+def _rows_of(topic: str, value: bytes) -> _ReportRows | None:
+    """Return the rows of a value, None: the topic holds no reports.
+
+    Raises:
+        SchemaError: the value cannot be read.
+    """
+    if topic == EVIDENCE:
+        return _ReportRows(evidence=decode_evidence(value))
+    if topic == HOST_HEALTH:
+        return _ReportRows(health=decode_health(value))
+    if topic == JOB_STATUS:
+        return _ReportRows(statuses=[decode_status(value)])
+    if topic == ETTR:
+        return _ReportRows(times=[decode_attempt_time(value)])
+    if topic == ALERTS_SENT:
+        return _ReportRows(alerts=[decode_alert(value)])
+    if topic == NOTES_TAKEN:
+        return _ReportRows(notes=[decode_taken(value).note])
+    if topic == ACTIONS:
+        return _ReportRows(actions=[change_of(decode_action(value), is_dry_run=False)])
+    return None

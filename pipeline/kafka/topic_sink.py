@@ -43,6 +43,7 @@ class TopicSinkConfig:
         backoff: settings of the backoff while the database is unreachable.
         check: checks a message's value and signature (None = none) at its verdict's time, and raises ``IdentityError``
             for messages of no known engine. None: every writer of the topic is trusted.
+        action_check: likewise for messages of the controller of actions.
     """
 
     linger_seconds: float = 0.25
@@ -50,6 +51,7 @@ class TopicSinkConfig:
     batch_bytes: int = 8_000_000
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     check: Check | None = None
+    action_check: Check | None = None
 
 
 class TopicSink(ABC):

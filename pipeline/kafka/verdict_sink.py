@@ -55,6 +55,8 @@ class VerdictSink(TopicSink):
 
     Attributes:
         planned: says which rows of actions wait under planned work; None: none does. Set it before ``run``.
+        is_replaced: whether the controller's actions are written in place of what verdicts propose. Set it before
+            ``run``.
         standing: the incidents that stand, of what was written.
     """
 
@@ -70,6 +72,7 @@ class VerdictSink(TopicSink):
         """Connect source, store and dead letters; ``run`` does the work."""
         super().__init__(source, store, dead_letter_sink, config, clock)
         self.planned: PlannedActions | None = None
+        self.is_replaced = False
         self._wall_ns = wall_ns
         self.standing = StandingIncidents()
         self._known_good: dict[bool, Verdict] = {}
@@ -180,7 +183,7 @@ class VerdictSink(TopicSink):
         if not verdicts:
             return
         self._store.write_verdicts(verdicts)
-        changes = list(self._changes(verdicts))
+        changes = [] if self.is_replaced else list(self._changes(verdicts))
         if changes:
             self._store.write_actions(changes)
 

@@ -65,7 +65,7 @@ STATES: Final = (CONTROLLER_STATE, ALERTS_STATE)
 """Compacted topics of one partition: whose partition a process has is the active one, and its state lies there."""
 NOTES: Final = (OPERATOR_NOTES, OPERATOR_ANSWERS, NOTES_TAKEN)
 """What people ask, what they are answered, and the notes that count from then on."""
-ONE_LOG: Final = (MODELS, *STATES, *NOTES)
+ONE_LOG: Final = (MODELS, *STATES, *NOTES, ACTIONS, ACTION_ACKS)
 """Topics of exactly one partition, because what is newest must have one order for all."""
 
 INPUTS: Final = (FRAMES, STEPS, COLLECTIVES, EVENTS)
@@ -177,8 +177,16 @@ def _output_topics(prefix: str, partition_count: int) -> tuple[Topic, ...]:
     """Return the topics that the engine and the consumers of its verdicts write."""
     return (
         Topic(topic_name(VERDICTS, prefix), "cluster/job_id", partition_count, 30 * _DAY),
-        Topic(topic_name(ACTIONS, prefix), "cluster/job_id", 1, 30 * _DAY),
-        Topic(topic_name(ACTION_ACKS, prefix), "cluster/job_id", 1, 30 * _DAY),
+        Topic(
+            topic_name(ACTIONS, prefix),
+            "cluster/action_id",
+            1,
+            30 * _DAY,
+            is_compacted=True,
+            compact_after_seconds=_DAY,
+        ),
+        # the broker's stamp says when it was said, whatever the clock of the speaker says
+        Topic(topic_name(ACTION_ACKS, prefix), "cluster/action_id", 1, 30 * _DAY, is_stamped_by_broker=True),
         Topic(topic_name(PROBES, prefix), "cluster/job_id", 1, _DAY),
         Topic(topic_name(EVIDENCE, prefix), "cluster/job_id", partition_count, 7 * _DAY),
         Topic(topic_name(HOST_HEALTH, prefix), "cluster/job_id", partition_count, 7 * _DAY),

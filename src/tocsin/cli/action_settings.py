@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from tocsin.cli.policy import add_policy_argument
 from tocsin.schemas.credential_store import CredentialStore, read_credentials, write_credentials
 from tocsin.schemas.credentials import Credential, Role
-from tocsin.schemas.errors import CredentialError
+from tocsin.schemas.errors import ConfigError, CredentialError
 
 if TYPE_CHECKING:
+    from tocsin.pipeline.identity.action_signatures import ActionChecker
     from tocsin.pipeline.runtime.embedded.actions.action_attach import ActionSettings
 
 KEY_FILE: Final = "controller-key.json"
@@ -86,3 +87,21 @@ def controller_key(folder: Path) -> Credential:
     if not found:
         raise CredentialError(str(path), f"a file with a private key of role {Role.CONTROLLER.value}")
     return max(found, key=lambda one: one.created_ns)
+
+
+def action_checker_of(path: str) -> ActionChecker | None:
+    """Return what checks the signatures of actions against a file of credentials, None: they are not checked.
+
+    Raises:
+        ConfigError: the file holds no controller's key.
+        CredentialError: the file cannot be read.
+    """
+    if not path:
+        return None
+    from tocsin.pipeline.identity.action_signatures import ActionChecker
+
+    checker = ActionChecker(read_credentials(Path(path)))
+    if not checker.key_ids:
+        must = "a file with a public key of role controller (tocsin token issue NAME --role controller)"
+        raise ConfigError("--controller-keys", path, must)
+    return checker

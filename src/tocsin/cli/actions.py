@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tocsin.cli.engine_reader import ASKING, CHANGING, add_engine_arguments, channel_of
+from tocsin.cli.action_channel import actions_channel, add_actions_kafka_arguments
+from tocsin.cli.engine_reader import ASKING, CHANGING, add_engine_arguments
 from tocsin.cli.incident_text import moment_text
 from tocsin.cli.paths import add_data_argument
 from tocsin.schemas.printable import json_text, plain
@@ -42,17 +43,18 @@ def _add_common(parser: argparse.ArgumentParser, *, asks: bool) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     add_data_argument(parser)
     add_engine_arguments(parser, ASKING if asks else CHANGING)
+    add_actions_kafka_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the engine of the data folder or one on another machine, and return the exit status.
+    """Ask the engine of the data folder, one on another machine, or the topics, and return the exit status.
 
     Raises:
         ConfigError: a flag is wrong.
         EngineError: no engine runs, or it refuses.
     """
     asks = args.verb in {"list", "show"}
-    client = channel_of(args, ASKING if asks else CHANGING)
+    client = actions_channel(args, ASKING if asks else CHANGING)
     if args.verb == "list":
         answer = client.call("actions_list", everything=args.all)
         _print_list(answer, is_json=args.json)
@@ -72,7 +74,7 @@ def _print_list(answer: Mapping[str, Any], *, is_json: bool) -> None:
             print(json_text(one))
         return
     if answer["is_dry_run"]:
-        print("a dry run: nothing below is carried out (tocsin serve --act)")
+        print("a dry run: nothing below is carried out (--act of tocsin serve or tocsin controller)")
     for one in actions:
         print(plain(line_of(one)))
     if not actions:

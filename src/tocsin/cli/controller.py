@@ -1,17 +1,35 @@
-"""``tocsin controller``: judges the fleet over all jobs, from Kafka; several may run, one is active."""
+"""``tocsin controller``: judges the fleet over all jobs, and decides about actions, from Kafka.
+
+Several may run, one is active.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from tocsin.cli.action_settings import add_action_arguments
 from tocsin.cli.active import add_active_arguments, run_active
 from tocsin.cli.kafka import settings_of
 from tocsin.cli.sink import check_of
 from tocsin.schemas.credential_store import CredentialStore
+from tocsin.schemas.credentials import Role
+from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka.topics import CONTROLLER_STATE
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.identity.action_signatures import AckChecker
+    from tocsin.pipeline.kafka.action_work import ActionWork
+    from tocsin.pipeline.kafka.fleet_work import FleetWork
+    from tocsin.pipeline.kafka.topic_sink import Check
+    from tocsin.schemas.action_events import MachineFacts
+
+_ACTIONS: Final = "actions/"
+"""Prefix of the state's parts that the controller of actions has."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,20 +42,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signing-key", metavar="FILE", default="", help=text)
     text = "the very first start reads all events that the topic holds (replays), not the last ten minutes"
     parser.add_argument("--from-beginning", action="store_true", help=text)
+    text = "sign actions with this private key of role controller [env: TOCSIN_CONTROLLER_KEY]"
+    default = os.environ.get("TOCSIN_CONTROLLER_KEY", "")
+    parser.add_argument("--controller-key", metavar="FILE", default=default, help=text)
+    add_action_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the fleet until SIGTERM or Ctrl-C, and return the exit status 0."""
+    """Judge the fleet and decide about actions until SIGTERM or Ctrl-C, and return the exit status 0.
+
+    Raises:
+        ConfigError: a flag is wrong, or one without which nothing may act is missing.
+        CredentialError: a file of keys cannot be used.
+        EngineError: no broker can be reached, or a topic is missing.
+    """
     settings, check = settings_of(args), check_of(args.verdict_keys)
+    _check_act(args)
     from tocsin.pipeline.identity.operator_check import OperatorChecker
     from tocsin.pipeline.identity.signed import SignatureConfig
     from tocsin.pipeline.kafka.fleet_work import FleetWork
+    from tocsin.pipeline.kafka.joined_work import JoinedWork
     from tocsin.pipeline.kafka.seat import SeatConfig
     from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 
     signatures = SignatureConfig(args.credentials, args.allow_player, args.signing_key)
     identity = StreamIdentity.of_config(signatures, time.time_ns())
     operators = OperatorChecker(CredentialStore(Path(args.credentials))) if args.credentials else None
-    work = FleetWork(None, identity, check, is_from_beginning=args.from_beginning, operators=operators)
+    fleet = FleetWork(None, identity, check, is_from_beginning=args.from_beginning, operators=operators)
+    work = JoinedWork(fleet, _action_work(args, check, fleet), _ACTIONS)
     run_active(args, settings, SeatConfig(args.topic_prefix, CONTROLLER_STATE, "controller", work.inputs), work)
     return 0
+
+
+def _check_act(args: argparse.Namespace) -> None:
+    """Raise ``ConfigError`` where actions are to be carried out and not all of them can be proved."""
+    if not args.act:
+        return
+    for name, must in (
+        ("controller_key", "the file of a key pair of role controller: executors believe no unsigned action"),
+        ("credentials", "the file of all credentials: nobody else may claim or approve an action"),
+        ("verdict_keys", "the file with the engines' public keys: nothing acts on what anybody may write"),
+    ):
+        if not getattr(args, name):
+            raise ConfigError(f"--{name.replace('_', '-')}", "", f"{must} (needed with --act)")
+
+
+def _action_work(args: argparse.Namespace, check: Check | None, fleet: FleetWork) -> ActionWork:
+    """Return the work of the controller of actions.
+
+    Raises:
+        ConfigError: the policy file is wrong.
+        CredentialError: the key's file cannot be used.
+    """
+    from tocsin.pipeline.actions.config import ControllerConfig
+    from tocsin.pipeline.actions.controller import ActionController
+    from tocsin.pipeline.actions.policy.ladder import PolicyLadder
+    from tocsin.pipeline.actions.policy.policy_file import DEFAULT_POLICY, load_policy
+    from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
+    from tocsin.pipeline.identity.message_signatures import newest_key
+    from tocsin.pipeline.kafka.action_work import ActionParties, ActionWork
+    from tocsin.schemas.action_events import MachineFacts
+
+    config = ControllerConfig(is_dry_run=not args.act, spare_count=args.spares, may_shrink=args.may_shrink)
+    policy = load_policy(args.policy or DEFAULT_POLICY)
+    store = CredentialStore(Path(args.credentials)) if args.credentials else None
+    signer = None
+    if args.controller_key:
+        key = newest_key(CredentialStore(Path(args.controller_key)), Role.CONTROLLER, time.time_ns())
+        signer = ActionSigner(key)
+
+    def checker() -> AckChecker:
+        if store is None:
+            return AckChecker(())
+        store.refresh()
+        return AckChecker(store.all())
+
+    def machines() -> Iterator[MachineFacts]:
+        for view in list(fleet.views.values()):
+            for host, leaf in view.hosts.leaves().items():
+                if leaf:
+                    yield MachineFacts(view.cluster, host, 0, leaf=leaf)
+
+    def make() -> ActionController:
+        return ActionController(config, PolicyLadder(policy))
+
+    return ActionWork(make, ActionParties(signer, checker, check), machines)

@@ -13,18 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tocsin.cli.action_settings import action_checker_of
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError, TocsinError
-from tocsin.schemas.kafka.topics import ALERTS_SENT, NOTES_TAKEN, REPORTS, VERDICTS
+from tocsin.schemas.kafka.topics import ACTIONS, ALERTS_SENT, NOTES_TAKEN, REPORTS, VERDICTS
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
     from tocsin.pipeline.kafka.topic_sink import Check, TopicSink
     from tocsin.pipeline.kafka.verdicts import KafkaVerdicts
+    from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
     from tocsin.schemas.formats.prometheus_text import Family
+    from tocsin.schemas.kafka.settings import KafkaSettings
 
 
 _NOTES_SECONDS: Final = 10.0
@@ -48,6 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "letters [env: TOCSIN_VERDICT_KEYS; default: whoever can write to the topic is believed]"
     )
     parser.add_argument("--verdict-keys", metavar="FILE", default=os.environ.get("TOCSIN_VERDICT_KEYS", ""), help=text)
+    text = (
+        "the controller acts ('tocsin controller --act'): its actions are written in place of what verdicts propose "
+        "[env: TOCSIN_ACT]"
+    )
+    is_set = os.environ.get("TOCSIN_ACT", "") not in {"", "0"}
+    parser.add_argument("--act", action="store_true", default=is_set, help=text)
+    text = "with --act: write only actions that a controller of this file signed [env: TOCSIN_CONTROLLER_KEYS]"
+    default = os.environ.get("TOCSIN_CONTROLLER_KEYS", "")
+    parser.add_argument("--controller-keys", metavar="FILE", default=default, help=text)
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="serve /metrics and /healthz there")
     add_log_arguments(parser)
 
@@ -59,6 +71,26 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--clickhouse", "", "the server's URL, clickhouse://USER@HOST (or TOCSIN_CLICKHOUSE)")
     settings, check = settings_of(args), check_of(args.verdict_keys)
     set_up_logs(args)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with contextlib.ExitStack() as opened:
+        parts = _sinks(args, settings, opened, check, address)
+        if args.metrics_listen:
+            opened.callback(_page(args.metrics_listen, parts).close)
+        print(f"tocsin sink: {args.topic_prefix}.verdicts to {address}", file=sys.stderr, flush=True)
+        _run_all([sink for sink, _ in parts], stop)
+    return 0
+
+
+def _sinks(
+    args: argparse.Namespace,
+    settings: KafkaSettings,
+    opened: contextlib.ExitStack,
+    check: Check | None,
+    address: ClickHouseAddress,
+) -> list[tuple[TopicSink, KafkaVerdicts]]:
+    """Return the sinks of verdicts and of reports with what they read; the stack closes what they use."""
     # The drivers take a moment to load: only who needs them pays.
     from tocsin.pipeline.kafka.notes_reader import NotesReader
     from tocsin.pipeline.kafka.planned_actions import PlannedActions
@@ -68,31 +100,26 @@ def run(args: argparse.Namespace) -> int:
     from tocsin.pipeline.kafka.verdicts import KafkaDeadLetters, verdict_source
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    prefix, config = args.topic_prefix, TopicSinkConfig(check=check)
-    group, reports = args.group or f"{prefix}.sink-clickhouse", (*REPORTS, ALERTS_SENT, NOTES_TAKEN)
-    with contextlib.ExitStack() as opened:
-        notes = NotesReader(settings, prefix, check)
-        opened.callback(notes.close)
-        notes.start()
-        notes.is_read.wait(_NOTES_SECONDS)  # else rows are put right as soon as the notes are there
-        parts: list[tuple[TopicSink, KafkaVerdicts]] = []
-        for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, reports, f"{group}.reports")):
-            store, dead_letters = ClickHouseStore(address), KafkaDeadLetters(settings, prefix)
-            opened.callback(store.close)
-            opened.callback(dead_letters.close)
-            source = opened.enter_context(verdict_source(settings, prefix, members, topics))
-            sink: TopicSink = kind(source, store, dead_letters, config)
-            if isinstance(sink, VerdictSink):
-                sink.planned = PlannedActions(notes.work, time.time_ns)
-            parts.append((sink, source))
-        if args.metrics_listen:
-            opened.callback(_page(args.metrics_listen, parts).close)
-        print(f"tocsin sink: {prefix}.verdicts to {address}", file=sys.stderr, flush=True)
-        _run_all([sink for sink, _ in parts], stop)
-    return 0
+    actions = action_checker_of(args.controller_keys) if args.act else None
+    prefix, config = args.topic_prefix, TopicSinkConfig(check=check, action_check=actions.check if actions else None)
+    group = args.group or f"{prefix}.sink-clickhouse"
+    reports = (*REPORTS, ALERTS_SENT, NOTES_TAKEN, *([ACTIONS] if args.act else []))
+    notes = NotesReader(settings, prefix, check)
+    opened.callback(notes.close)
+    notes.start()
+    notes.is_read.wait(_NOTES_SECONDS)  # else rows are put right as soon as the notes are there
+    parts: list[tuple[TopicSink, KafkaVerdicts]] = []
+    for kind, topics, members in ((VerdictSink, (VERDICTS,), group), (ReportSink, reports, f"{group}.reports")):
+        store, dead_letters = ClickHouseStore(address), KafkaDeadLetters(settings, prefix)
+        opened.callback(store.close)
+        opened.callback(dead_letters.close)
+        source = opened.enter_context(verdict_source(settings, prefix, members, topics))
+        sink: TopicSink = kind(source, store, dead_letters, config)
+        if isinstance(sink, VerdictSink):
+            # where the controller acts, it alone says what waits under planned work
+            sink.is_replaced, sink.planned = args.act, None if args.act else PlannedActions(notes.work, time.time_ns)
+        parts.append((sink, source))
+    return parts
 
 
 def _page(listen: str, parts: Sequence[tuple[TopicSink, KafkaVerdicts]]) -> MetricsPage:

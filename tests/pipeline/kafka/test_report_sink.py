@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.hand_clock import HandClock
+from tests.pipeline.kafka.action_kit import KEYS, ActionWorld
 from tests.pipeline.kafka.kit import WaitingSource
+from tests.pipeline.kafka.test_action_work import struck
 from tests.pipeline.stores.samples import JOB, ONSET
 from tests.pipeline.stores.test_alert_codec import ROW
 from tests.pipeline.stores.test_attempt_time_codec import TOLD
 from tests.pipeline.stores.test_report_codec import STATE, point
 from tests.schemas.test_operator_notes import JUDGED, WORK
+from tocsin.pipeline.identity.action_signatures import ActionChecker
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.report_sink import ReportSink
 from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
@@ -23,6 +27,7 @@ from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.report_codec import encode_evidence, encode_health, encode_status
 from tocsin.schemas.errors import IdentityError, RowRefusedError, StoreAwayError
 from tocsin.schemas.kafka.topics import (
+    ACTIONS,
     ALERTS_SENT,
     ETTR,
     EVIDENCE,
@@ -70,6 +75,19 @@ def test_each_topic_fills_its_table() -> None:
     assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])
     assert (store.alerts_sent, store.attempt_times, store.notes) == ([ROW], [TOLD], [JUDGED, WORK])
     assert sink.counters == {"written": 7, "committed": 7}
+
+
+def test_the_controller_s_actions_are_rows_and_its_own_keys_check_them() -> None:
+    world, store, box = ActionWorld(), MemoryStore(), MemoryBox()
+    struck(world)
+    [signed] = [one for one in world.seats.log[ACTIONS] if b'"notify"' not in (one.value or b"")]
+    forged = replace(signed, offset_count=signed.offset_count + 1, signature=None)
+    drained([signed, forged], store, box, TopicSinkConfig(action_check=ActionChecker(KEYS).check))
+
+    assert [(one.state.value, one.action.verdict_id, one.action.dry_run) for one in store.actions_of(["v1"])] == [
+        ("approved", "v1", False)
+    ]
+    assert [one.reason for one in box.dead_letters] == ["unsigned"]
 
 
 def test_what_is_no_report_becomes_a_dead_letter_and_stops_nothing() -> None:

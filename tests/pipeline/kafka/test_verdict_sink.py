@@ -345,3 +345,12 @@ def test_what_stands_of_its_partitions_is_shown_until_it_is_over() -> None:
     shown = {family.name: family for family in sink.families()}["tocsin_incident"].samples
 
     assert [(sample.labels["host"], sample.labels["state"]) for sample in shown] == [("n3", "open")]
+
+
+def test_where_the_controller_acts_no_proposals_are_written() -> None:
+    store, clock, stop = FaultyStore(), HandClock(1000.0), threading.Event()
+    sink = VerdictSink(WaitingSource(topic(verdict("a")), clock, stop.set), store, MemoryBox(), clock=clock)
+    sink.is_replaced = True
+    sink.run(stop)
+    assert [one.verdict_id for one in store.verdicts] == ["a"]
+    assert store.actions == []

@@ -1,0 +1,80 @@
+"""What the Flink job's states of attempts prove about jobs and the engine, as facts for the controller of actions.
+
+The job writes the state of each attempt every ten seconds of event time, after it has judged that second. So the newest
+state of a cluster says up to when the engine has judged it: that is the engine's heartbeat. Verdicts cannot be it, as a
+healthy job has none, and neither can ticks, which come without any engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from tocsin.pipeline.stores.base import JobStatus
+from tocsin.schemas.action_events import ActionEvent, EngineHeartbeat, EngineWay, JobFacts, MachineFacts
+from tocsin.schemas.job_key import JobKey
+from tocsin.schemas.records import NS_PER_SECOND
+
+_LOOK_NS: Final = 5 * NS_PER_SECOND
+"""Distance of two looks at the machines."""
+_MOST_REMEMBERED: Final = 100_000
+
+
+class StatusFacts:
+    """Remembers what was told, and tells what changed."""
+
+    def __init__(self) -> None:
+        """Start without knowledge."""
+        self._judged_ns: dict[str, int] = {}
+        self._hosts: dict[tuple[str, str], JobFacts] = {}
+        self._told: dict[tuple[str, str], ActionEvent] = {}
+        self._looked_ns = 0
+
+    def take(self, status: JobStatus) -> None:
+        """Take the state of an attempt; of one that ended or was superseded only the time counts."""
+        job, state = status.job, status.state
+        self._judged_ns[job.cluster] = max(self._judged_ns.get(job.cluster, 0), status.ts_ns)
+        if not status.is_known or state.get("ended") or state.get("superseded"):
+            return
+        hosts = state.get("hosts", {})
+        is_whole = isinstance(hosts, dict) and len(hosts) == state.get("host_count")
+        known = self._hosts.get((job.cluster, job.job_id))
+        if not is_whole or not hosts or (known is not None and _is_later(known, job, status.ts_ns)):
+            return
+        self._hosts[job.cluster, job.job_id] = JobFacts(job, status.ts_ns, tuple(sorted(hosts)))
+        if len(self._hosts) > _MOST_REMEMBERED:
+            del self._hosts[next(iter(self._hosts))]
+
+    def due(self, machines: Iterable[MachineFacts], now_ns: int, *, with_heartbeats: bool) -> Iterator[ActionEvent]:
+        """Yield what changed since the last call, and the heartbeats if they count.
+
+        Args:
+            machines: what is known of machines; looked at every five seconds.
+            now_ns: the present time.
+            with_heartbeats: whether what others said meanwhile has been read.
+        """
+        if len(self._told) > _MOST_REMEMBERED:
+            self._told.clear()
+        for key, fact in self._hosts.items():
+            yield from self._if_new((key[0], f"job {key[1]}"), fact)
+        if now_ns - self._looked_ns >= _LOOK_NS:
+            self._looked_ns = now_ns
+            for machine in machines:
+                found = replace(machine, ts_ns=now_ns)
+                yield from self._if_new((machine.cluster, f"host {machine.host}"), found)
+        if with_heartbeats:
+            for cluster, ts_ns in self._judged_ns.items():
+                yield EngineHeartbeat(cluster, EngineWay.FLINK, ts_ns)
+
+    def _if_new(self, key: tuple[str, str], fact: MachineFacts | JobFacts) -> Iterator[ActionEvent]:
+        """Yield a fact unless the same was told last, whatever its time."""
+        timeless = replace(fact, ts_ns=0)
+        if self._told.get(key) != timeless:
+            self._told[key] = timeless
+            yield fact
+
+
+def _is_later(known: JobFacts, job: JobKey, ts_ns: int) -> bool:
+    """Return whether known facts are of a later attempt, or of a later time of the same one."""
+    return (known.job.attempt, known.ts_ns) > (job.attempt, ts_ns)

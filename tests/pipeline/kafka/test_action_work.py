@@ -1,0 +1,180 @@
+"""The controller of actions over topics: one transaction each time, so that no death changes what is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipeline.actions.kit import CLUSTER, T0, verdict_on
+from tests.pipeline.kafka.action_kit import ANN, CONTROLLER, ActionWorld, status_of
+from tocsin.pipeline.actions.config import ControllerConfig
+from tocsin.pipeline.kafka.action_facts import StatusFacts
+from tocsin.pipeline.kafka.fleet_work import FleetWork
+from tocsin.pipeline.kafka.joined_work import JoinedWork
+from tocsin.pipeline.stores.report_codec import decode_status
+from tocsin.schemas.action_events import AckKind, Approval, Cancel, EngineHeartbeat, JobFacts
+from tocsin.schemas.errors import SnapshotError
+from tocsin.schemas.job_key import JobKey
+from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS
+from tocsin.schemas.records import NS_PER_SECOND
+
+
+def struck(world: ActionWorld, name: str = "v1") -> None:
+    """A machine is named, and the controller has looked."""
+    world.settle()
+    world.judge(verdict_on("n1", name=name, at_seconds=(world.now_ns - T0) / NS_PER_SECOND))
+    world.run()
+
+
+def test_a_verdict_becomes_an_action_that_an_executor_carries_out() -> None:
+    world = ActionWorld()
+    struck(world)
+    for kind in (AckKind.CLAIMED, AckKind.STARTED, AckKind.DONE):
+        world.ack(world.actions()[-1], kind)
+        world.run()
+    assert world.states() == ["approved", "claimed", "started", "done"]
+    [key] = {one.key for one in world.seats.log[ACTIONS]}
+    assert key == f"{CLUSTER}/{world.actions()[0].action_id}".encode()
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_death_between_any_two_steps_changes_no_outcome(step: int) -> None:
+    world = ActionWorld()
+    world.settle()
+    world.judge(verdict_on("n1", at_seconds=15))
+    for index, kind in enumerate((None, AckKind.CLAIMED, AckKind.STARTED, AckKind.DONE)):
+        if kind is not None:
+            world.ack(world.actions()[-1], kind)
+        if index == step:
+            world.run(is_killed=True)
+            world.run(8)  # at first everything waits until what others said is read
+        world.run()
+    states = [one for one in world.states() if one != "waiting"]
+    assert list(dict.fromkeys(states)) == ["approved", "claimed", "started", "done"]
+    assert world.states().count("done") == 1
+    epochs = [one.epoch for one in world.actions()]
+    assert epochs == sorted(epochs), "executors would refuse what comes in a lower epoch"
+
+
+def test_a_start_is_a_new_epoch_in_which_live_actions_are_published_again() -> None:
+    world = ActionWorld()
+    struck(world)
+    world.begin()
+    world.run()
+    first, second = world.actions()
+    assert (first.action_id, second.epoch) == (second.action_id, first.epoch + 1)
+
+
+def test_after_a_long_absence_nothing_old_is_begun() -> None:
+    world = ActionWorld()
+    world.settle()
+    world.is_judging = False
+    world.judge(verdict_on("n1", at_seconds=15))
+    world.now_ns += 3600 * NS_PER_SECOND
+    world.begin()
+    world.is_judging = True
+    world.run(30)
+    assert world.states() == []
+    assert world.work.counters["verdict_stale"] == 1
+
+
+def test_nothing_is_begun_before_what_others_said_meanwhile_is_read() -> None:
+    world = ActionWorld()
+    world.settle()
+    world.begin()
+    world.now_ns += 40 * NS_PER_SECOND  # the heartbeat of the state no longer counts
+    world.seats.write("job-status", status_of(world.now_ns), timestamp_ns=world.now_ns)
+    world.judge(verdict_on("n1", at_seconds=55))
+    world.run(2)
+    assert [(one.state.value, one.reason) for one in world.actions()] == [("waiting", "engine_silent")]
+
+
+def test_a_job_that_is_not_judged_any_more_holds_everything() -> None:
+    world = ActionWorld()
+    world.settle()
+    world.is_judging = False
+    world.run(20)
+    world.judge(verdict_on("n1", at_seconds=35))
+    world.run()
+    assert [(one.state.value, one.reason) for one in world.actions()] == [("waiting", "engine_silent")]
+
+
+def test_what_nobody_signed_who_may_say_it_is_a_dead_letter_without_effect() -> None:
+    world = ActionWorld()
+    struck(world)
+    [action] = world.actions()
+    world.ack(action, AckKind.CLAIMED, signer=None)
+    world.ack(action, AckKind.CLAIMED, signer=ANN)
+    world.ack(action, AckKind.CLAIMED, signer=CONTROLLER)
+    world.seats.write(ACTION_ACKS, b"{", timestamp_ns=world.now_ns)
+    world.run()
+    assert world.states() == ["approved"]
+    assert world.dead() == ["unsigned", "role_not_allowed", "unknown_key", "unsigned"]
+
+
+def test_an_old_signed_message_that_is_played_again_has_no_effect() -> None:
+    world = ActionWorld()
+    struck(world)
+    claim = world.ack(world.actions()[-1], AckKind.CLAIMED)
+    world.run()
+    started = world.ack(world.actions()[-1], AckKind.STARTED)
+    world.run()
+    world.begin()
+    world.run()
+    before = len(world.actions())
+    for value, header in (claim, started):
+        world.seats.write(ACTION_ACKS, value, timestamp_ns=world.now_ns, signature=header)
+    world.run()
+    assert len(world.actions()) == before
+
+
+def test_a_person_cancels_and_planned_work_holds() -> None:
+    world = ActionWorld()
+    struck(world)
+    [action] = world.actions()
+    world.tell(Cancel(CLUSTER, action.action_id, "operator:ann", world.now_ns), ANN)
+    world.run()
+    assert (world.actions()[-1].state.value, world.actions()[-1].actor) == ("cancelled", "operator:ann")
+
+
+def test_a_dry_run_shows_and_begins_nothing() -> None:
+    world = ActionWorld(ControllerConfig())
+    struck(world)
+    [action] = world.actions()
+    assert (action.state.value, action.reason) == ("proposed", "dry_run")
+    world.tell(Approval(CLUSTER, action.action_id, "operator:ann", world.now_ns), ANN)
+    world.run()
+    world.ack(action, AckKind.CLAIMED)
+    world.run()
+    assert {one.state.value for one in world.actions()} == {"proposed"}
+
+
+def test_a_damaged_state_is_not_begun_anew() -> None:
+    world = ActionWorld()
+    struck(world)
+    world.seats.state["actions"] = b"\x00"
+    with pytest.raises(SnapshotError):
+        world.begin()
+
+
+def test_the_state_of_an_attempt_is_heartbeat_and_list_of_machines() -> None:
+    facts, job = StatusFacts(), JobKey("c1", "j", 3)
+    facts.take(decode_status(status_of(5 * NS_PER_SECOND, ("b", "a"), job)))
+    facts.take(decode_status(status_of(7 * NS_PER_SECOND, ("z",), JobKey("c1", "j", 2))))
+    told = list(facts.due((), 8 * NS_PER_SECOND, with_heartbeats=True))
+    assert [one.hosts for one in told if isinstance(one, JobFacts)] == [("a", "b")], "the later attempt counts"
+    assert [one.ts_ns for one in told if isinstance(one, EngineHeartbeat)] == [7 * NS_PER_SECOND]
+    assert list(facts.due((), 9 * NS_PER_SECOND, with_heartbeats=False)) == []
+
+
+def test_joined_works_keep_their_states_apart() -> None:
+    world = ActionWorld()
+    struck(world)
+    joined = JoinedWork(FleetWork(), world.work, "actions/")
+    counts = dict.fromkeys(joined.inputs, 1)
+    joined.begin({f"actions/{name}": data for name, data in world.seats.state.items()}, counts)
+    changed, outputs = joined.changes(), joined.outputs()
+    assert [one.topic for one in outputs] == [ACTIONS], "the live action in the new epoch"
+    assert "actions/actions" in changed
+    again = JoinedWork(FleetWork(), world.work, "actions/")
+    again.begin({name: data for name, data in changed.items() if data is not None}, counts)
+    assert world.work.controller.epoch == 3
