@@ -117,6 +117,10 @@ class Teller:
                 self._ended.add(story)
                 self.site.say(story, 2)
 
+    def is_told(self) -> bool:
+        """Whether people were told of each verdict that was said."""
+        return self._told.keys() >= self._begun.keys()
+
     def is_over(self) -> bool:
         """Whether all has been said, and each end was told."""
         ends = {name for name, kind in pages_of(self.site.receiver) if kind != TOLD}
@@ -161,8 +165,10 @@ def _play(config: PageConfig, tellers: list[Teller], stories: list[Story], repor
         _wait(tellers, lambda site=one.site: all(map(site.is_active, ROLES)), _ACTIVE_SECONDS)  # type: ignore[misc]
     for number in range(config.kills_count):
         _begin(tellers, waiting)
+        if number == 0:  # the first death comes between the page and the end of an incident
+            _wait(tellers, lambda: all(one.is_told() for one in tellers), _ACTIVE_SECONDS)
         for role in drawn.sample(config.roles, len(config.roles)):
-            _wait(tellers, lambda: False, drawn.uniform(*config.life_seconds) / len(config.roles))
+            _wait(tellers, lambda: False, drawn.uniform(*config.life_seconds) / len(config.roles) if number else 0.0)
             killed.children[role].crash()
             reported.kills[role] += 1
         died = time.monotonic()
