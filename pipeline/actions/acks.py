@@ -86,7 +86,7 @@ class AckHandler:
             self._life.move(tracked, tracked.state, ActionReason.TAKEN_OVER, now_ns)
 
     def _is_still_allowed(self, tracked: TrackedAction, now_ns: int) -> bool:
-        """Judge an action at the moment in which it is to be given to an executor."""
+        """Judge an action at the moment in which an executor is given it, or is about to make its first change."""
         if tracked.state is ActionState.APPROVED:
             return self._desk.judge(tracked, now_ns) is None
         return self._desk.chain.judge(self._desk.case(tracked, now_ns)) is None
@@ -95,6 +95,9 @@ class AckHandler:
         is_held_up = self._is_blocked(tracked)
         if ack.executor != tracked.action.holder or not (tracked.state is ActionState.CLAIMED or is_held_up):
             self._leave_out(ActionReason.ACK_OUT_OF_PLACE, ack)
+            return
+        if not is_held_up and not self._is_still_allowed(tracked, now_ns):
+            self._leave_out(ActionReason.CLAIM_HELD, ack)
             return
         tracked.begun_ns = tracked.begun_ns or now_ns
         tracked.blocked_ns = 0

@@ -24,7 +24,8 @@ _RESTARTS: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
 class BudgetGuard:
     """Holds an action for which a budget has no place left.
 
-    An action takes its place when it may be begun, and gives it back only if it ends without having been begun. One
+    An action takes its place when it may be begun, and gives it back only if it ends without having been begun. A
+    machine that is out already, as one that was drained and is to be rebooted, has its place and needs no second. One
     place of each window is left to other classes of evidence, where there is more than one. An action on a whole leaf
     needs approval instead, and takes one place of the fleet.
     """
@@ -63,6 +64,8 @@ class BudgetGuard:
         size = self._size(case, limit.scope, name)
         allowed = limit.allowed_count(size)
         needed = self._places(case, case.tracked, limit.scope, name)
+        if needed and case.action.kind in HARD_KINDS and self._has_place(case, others):
+            return None
         used = same = 0
         for other in others:
             if limit.window_seconds:
@@ -81,6 +84,13 @@ class BudgetGuard:
             detail = f"{where}: {same} of {allowed} in {limit.window_seconds} s, all of one class"
             return Ruling(GuardOutcome.HOLD, ActionReason.BUDGET_OF_OTHERS, detail)
         return None
+
+    def _has_place(self, case: ActionCase, others: Iterable[TrackedAction]) -> bool:
+        """Return whether all machines of an action are out by others, which use their places."""
+        if case.action.target.is_leaf() or not case.tracked.hosts:
+            return False
+        out = {host for other in others if other.is_standing for host in other.hosts}
+        return out.issuperset(case.tracked.hosts)
 
     def _scopes(self, case: ActionCase, scope: BudgetScope) -> Iterator[str]:
         """Yield the names of one kind of scope that an action concerns."""

@@ -136,6 +136,20 @@ def test_the_first_claim_wins_and_a_lease_passes_on() -> None:
     assert stage.states() == [(S.CLAIMED, "claimed")]
 
 
+def test_what_a_guard_holds_between_claim_and_begin_is_not_begun() -> None:
+    stage = Stage()
+    stage.judge(verdict_on("n1"))
+    action = stage.on_host("n1")
+    stage.ack(action, AckKind.CLAIMED)
+    stage.tell(JobFacts(replace(JOB, attempt=1), stage.now_ns, hosts=stage.hosts))
+    stage.ack(action, AckKind.STARTED)
+    assert stage.states() == [(S.CLAIMED, "claimed")]
+    assert stage.controller.left_out == {"claim_held": 1}
+
+    stage.at(31)
+    assert stage.states() == [(S.EXPIRED, "attempt_over")]
+
+
 def test_an_action_that_nobody_began_expires() -> None:
     stage = Stage()
     stage.judge(verdict_on("n1"))

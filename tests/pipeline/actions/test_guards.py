@@ -337,6 +337,17 @@ def test_machines_that_are_out_at_once_are_counted_apart() -> None:
     assert stage.on_host("n1").reason == "allowed"
 
 
+def test_a_machine_that_is_out_already_needs_no_second_place() -> None:
+    stage = staged(replace(budget(BudgetScope.FLEET, count=1), approval_kinds=frozenset()))
+    stage.judge(verdict_on("n1", action=ActionKind.DRAIN))
+    stage.carry_out(stage.on_host("n1", ActionKind.DRAIN))
+    stage.judge(verdict_on("n1", name="v2", action=ActionKind.REBOOT))
+    stage.judge(verdict_on("n2", name="v3", action=ActionKind.REBOOT))
+
+    assert stage.on_host("n1", ActionKind.REBOOT).reason == "allowed"
+    assert stage.on_host("n2", ActionKind.REBOOT).reason == "budget_fleet"
+
+
 def test_restarts_have_a_budget_of_their_own() -> None:
     limit = BudgetLimit(BudgetScope.JOB, HOUR, 2)
     stage = Stage(replace(ROOMY, restart_budgets=(limit,)))
