@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from tocsin.pipeline.actions.config import BudgetLimit, BudgetScope, ns
@@ -19,6 +20,23 @@ _REASONS: Final = {
     BudgetScope.FLEET: ActionReason.BUDGET_FLEET,
 }
 _RESTARTS: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Another action that uses places.
+
+    Attributes:
+        tracked: the action.
+        used_ns: when it used them.
+        is_out: whether its machines are out now.
+        is_same_class: whether it is of the class of the action that is judged.
+    """
+
+    tracked: TrackedAction
+    used_ns: int
+    is_out: bool
+    is_same_class: bool
 
 
 class BudgetGuard:
@@ -41,41 +59,46 @@ class BudgetGuard:
             limits, counted = case.config.restart_budgets, _RESTARTS
         else:
             return None
-        mine = case.action.action_id
-        others = [
-            one
+        if kind in HARD_KINDS and self._has_place(case):
+            return None
+        uses = self._uses(case, counted)
+        by_scope: dict[tuple[BudgetScope, str], list[tuple[_Use, int]]] = {}
+        for limit in limits:
+            for name in self._scopes(case, limit.scope):
+                key = limit.scope, name
+                if key not in by_scope:
+                    places = ((use, self._places(case, use.tracked, *key)) for use in uses)
+                    by_scope[key] = [entry for entry in places if entry[1]]
+                ruling = self._judge_one(case, limit, name, by_scope[key])
+                if ruling is not None:
+                    return ruling
+        return None
+
+    def _uses(self, case: ActionCase, counted: frozenset[ActionKind]) -> list[_Use]:
+        """Return the other actions of the same cluster that use places of such a budget."""
+        now_ns, mine, budget_class = case.now_ns, case.action.action_id, case.action.budget_class
+        return [
+            _Use(one, one.used_ns(now_ns), one.is_out(now_ns), one.action.budget_class == budget_class)
             for one in case.book.reserved()
             if one.kind in counted
             and (one.is_reserved or one.is_standing)
             and one.action.action_id != mine
             and one.action.target.job.cluster == case.cluster
         ]
-        for limit in limits:
-            for name in self._scopes(case, limit.scope):
-                ruling = self._judge_one(case, limit, name, others)
-                if ruling is not None:
-                    return ruling
-        return None
 
     def _judge_one(
-        self, case: ActionCase, limit: BudgetLimit, name: str, others: Iterable[TrackedAction]
+        self, case: ActionCase, limit: BudgetLimit, name: str, uses: Iterable[tuple[_Use, int]]
     ) -> Ruling | None:
         """Return a hold if one limit of one scope has no place left."""
         size = self._size(case, limit.scope, name)
         allowed = limit.allowed_count(size)
         needed = self._places(case, case.tracked, limit.scope, name)
-        if needed and case.action.kind in HARD_KINDS and self._has_place(case, others):
-            return None
+        since_ns = case.now_ns - ns(limit.window_seconds)
         used = same = 0
-        for other in others:
-            if limit.window_seconds:
-                is_counted = other.used_ns(case.now_ns) > case.now_ns - ns(limit.window_seconds)
-            else:
-                is_counted = other.is_out(case.now_ns)
-            if is_counted:
-                places = self._places(case, other, limit.scope, name)
+        for use, places in uses:
+            if use.used_ns > since_ns if limit.window_seconds else use.is_out:
                 used += places
-                same += places if other.action.budget_class == case.action.budget_class else 0
+                same += places if use.is_same_class else 0
         where = f"{limit.scope.value} {name}".strip()
         if used + needed > allowed:
             reason = _REASONS[limit.scope] if limit.window_seconds else ActionReason.BUDGET_CONCURRENT
@@ -85,12 +108,12 @@ class BudgetGuard:
             return Ruling(GuardOutcome.HOLD, ActionReason.BUDGET_OF_OTHERS, detail)
         return None
 
-    def _has_place(self, case: ActionCase, others: Iterable[TrackedAction]) -> bool:
+    def _has_place(self, case: ActionCase) -> bool:
         """Return whether all machines of an action are out by others, which use their places."""
-        if case.action.target.is_leaf() or not case.tracked.hosts:
+        hosts = case.tracked.hosts
+        if case.action.target.is_leaf() or not hosts:
             return False
-        out = {host for other in others if other.is_standing for host in other.hosts}
-        return out.issuperset(case.tracked.hosts)
+        return all(any(one.is_standing for one in case.others_on(host)) for host in hosts)
 
     def _scopes(self, case: ActionCase, scope: BudgetScope) -> Iterator[str]:
         """Yield the names of one kind of scope that an action concerns."""
