@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tocsin.pipeline.actions.tracked import TrackedAction, state_of, tracked_of_state
@@ -120,19 +120,20 @@ class ActionBook:
         return self._room_count > 0
 
     def to_state(self) -> dict[str, Any]:
-        """Return all actions as JSON-able values, by id."""
-        known = [state_of(self._by_id[name]) for name in sorted(self._by_id)]
-        return {"known": known, "forgotten": list(self._forgotten.items()), "lapsed": list(self._lapsed.items())}
+        """Return each action as JSON-able values, by id."""
+        return {name: state_of(self._by_id[name]) for name in sorted(self._by_id)}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Replace the actions by what ``to_state`` returned."""
+    def forgotten_state(self) -> dict[str, Any]:
+        """Return the ids of forgotten actions as JSON-able values."""
+        return {"held": list(self._forgotten.items()), "lapsed": list(self._lapsed.items())}
+
+    def load_state(self, actions: Iterable[Mapping[str, Any]], forgotten: Mapping[str, Any]) -> None:
+        """Replace the actions by what ``to_state`` and ``forgotten_state`` returned."""
         self.clear()
-        found = sorted(
-            map(tracked_of_state, state["known"]), key=lambda one: (one.action.issued_ns, one.action.action_id)
-        )
-        for tracked in found:
+        known = map(tracked_of_state, actions)
+        for tracked in sorted(known, key=lambda one: (one.action.issued_ns, one.action.action_id)):
             self.add(tracked)
-        self._forgotten, self._lapsed = dict(state["forgotten"]), dict(state["lapsed"])
+        self._forgotten, self._lapsed = dict(forgotten["held"]), dict(forgotten["lapsed"])
 
     def _of(self, index: dict[tuple[str, str], dict[str, None]], key: tuple[str, str]) -> list[TrackedAction]:
         return [self._by_id[name] for name in index.get(key, ())]

@@ -19,7 +19,7 @@ from tocsin.pipeline.actions.desk import Desk
 from tocsin.pipeline.actions.facts import FactBook
 from tocsin.pipeline.actions.intake import ProposalIntake, has_lapsed
 from tocsin.pipeline.actions.ladder import Ladder
-from tocsin.pipeline.actions.life import ActionLife
+from tocsin.pipeline.actions.life import ActionLife, LeftOutMessage
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.releases import Releases
 from tocsin.pipeline.actions.tracked import TrackedAction
@@ -45,8 +45,11 @@ from tocsin.schemas.actions import Action
 from tocsin.schemas.operator_notes import Feedback, Maintenance, note_from, note_object
 from tocsin.schemas.verdicts import Verdict
 
-PART: Final = "actions"
-"""Name of the controller's part of a snapshot; the policy's parts follow after ``policy/``."""
+PART: Final = "controller"
+"""Name of the part of a snapshot with epoch, guards, verdicts and planned work."""
+FACTS: Final = "facts"
+"""Name of the part with what is known of machines, jobs, executors and engines."""
+_ACTION: Final = "action/"
 _POLICY: Final = "policy/"
 _MAX_ROUNDS: Final = 8
 """How often in a row the policy may answer the end of an action by another action that ends at once."""
@@ -88,6 +91,14 @@ class ActionController:
     def left_out(self) -> Counter[str]:
         """Reason -> number of messages that had no effect."""
         return self._desk.life.left_out
+
+    def take_left_out(self) -> list[LeftOutMessage]:
+        """Return the messages without effect since the last call, for the dead letters.
+
+        Whoever runs the controller calls it after each message. An old signed ack that is played again is among them.
+        """
+        found, self._desk.life.letters = self._desk.life.letters, []
+        return found
 
     def actions(self) -> tuple[Action, ...]:
         """Return all actions that are remembered, oldest first."""
@@ -151,17 +162,21 @@ class ActionController:
         return found
 
     def snapshot(self) -> dict[str, bytes]:
-        """Return the state as named parts, canonical: equal states give equal bytes."""
+        """Return the state as named parts, canonical: equal states give equal bytes.
+
+        Each action is a part of its own (``action/ID``), so that a runtime that writes changed parts writes little. The
+        policy's parts follow after ``policy/``.
+        """
         state = {
             "epoch": self.epoch,
-            "actions": self._desk.book.to_state(),
-            "facts": self._desk.facts.to_state(),
+            "forgotten": self._desk.book.forgotten_state(),
             "guards": self._desk.chain.to_state(),
             "verdicts": self._intake.to_state(),
             "maintenance": [note_object(one) for one in self._desk.maintenance.works()],
         }
         policy = {f"{_POLICY}{name}": part for name, part in self._ladder.snapshot().items()}
-        return {PART: pack_state(state), **policy}
+        actions = {f"{_ACTION}{name}": pack_state(one) for name, one in self._desk.book.to_state().items()}
+        return {PART: pack_state(state), FACTS: pack_state(self._desk.facts.to_state()), **actions, **policy}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Replace the state by parts that ``snapshot`` returned; the epoch is the restored one.
@@ -171,8 +186,9 @@ class ActionController:
         """
         state = unpack_state(parts, PART)
         self._desk.life.epoch = state["epoch"]
-        self._desk.book.load_state(state["actions"])
-        self._desk.facts.load_state(state["facts"])
+        actions = [unpack_state(parts, name) for name in parts if name.startswith(_ACTION)]
+        self._desk.book.load_state(actions, state["forgotten"])
+        self._desk.facts.load_state(unpack_state(parts, FACTS))
         self._desk.chain.load_state(state["guards"])
         self._intake.load_state(state["verdicts"])
         works = [one for one in map(note_from, state["maintenance"]) if isinstance(one, Maintenance)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tocsin.pipeline.actions.book import ActionBook
@@ -18,6 +18,21 @@ from tocsin.schemas.verdicts import ActionKind, Verdict
 _LOG = logging.getLogger("tocsin.actions")
 PAGING_RULE: Final = "controller"
 """Rule that pages of the controller itself name."""
+_MOST_LETTERS: Final = 1000
+"""Most messages without effect that are held for the dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutMessage:
+    """A message that had no effect, for the dead letters.
+
+    Attributes:
+        reason: why.
+        what: what it said, in a few words.
+    """
+
+    reason: ActionReason
+    what: str
 
 
 class ActionLife:
@@ -26,6 +41,7 @@ class ActionLife:
     Attributes:
         epoch: epoch of the controller, which every published action carries.
         left_out: reason -> number of messages that had no effect.
+        letters: the messages among them that came since they were last taken.
     """
 
     def __init__(self, book: ActionBook) -> None:
@@ -34,6 +50,7 @@ class ActionLife:
         self._changes: list[Action] = []
         self.epoch = 0
         self.left_out: Counter[str] = Counter()
+        self.letters: list[LeftOutMessage] = []
 
     def collect(self) -> list[Action]:
         """Return the changes since the last call, in order."""
@@ -121,6 +138,7 @@ class ActionLife:
     def leave_out(self, reason: ActionReason, what: str) -> None:
         """Count a message that has no effect, and say why."""
         self.left_out[reason.value] += 1
+        self.letters = [*self.letters[-_MOST_LETTERS + 1 :], LeftOutMessage(reason, what)]
         _LOG.info("left out: %s", what, extra={"reason": reason.value})
 
     def _publish(self, action: Action) -> None:

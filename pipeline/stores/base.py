@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_times import AttemptTime
+from tocsin.schemas.action_events import Ack
 from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Action
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Advice, Component, Verdict
@@ -161,6 +163,14 @@ class Store(Protocol):
 
     def actions_of(self, verdict_ids: Sequence[str]) -> list[ActionChange]:
         """Return the latest change of every action of these verdicts, ordered by verdict and update."""
+        ...
+
+    def write_action_changes(self, changes: Sequence[Action]) -> None:
+        """Insert published changes of actions."""
+        ...
+
+    def write_action_acks(self, acks: Sequence[Ack]) -> None:
+        """Insert executors' messages about actions."""
         ...
 
     def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:

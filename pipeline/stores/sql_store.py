@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from tocsin.pipeline.stores import rows
+from tocsin.pipeline.stores.action_bus_rows import action_ack_row, action_change_row
 from tocsin.pipeline.stores.alert_rows import alert_sent_row
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_time_rows import attempt_time_row
@@ -21,6 +22,8 @@ from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth,
 from tocsin.pipeline.stores.note_rows import feedback_row, maintenance_row
 from tocsin.pipeline.stores.opening import VerdictOpening, openings_of
 from tocsin.pipeline.stores.rows import Row
+from tocsin.schemas.action_events import Ack
+from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
 from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
@@ -205,6 +208,14 @@ class SqlStore:
             return []
         wanted = ", ".join(map(text_literal, verdict_ids))
         return [rows.action_change(row) for row in self.backend.select(_ACTIONS.format(wanted=wanted))]
+
+    def write_action_changes(self, changes: Sequence[Action]) -> None:
+        """See ``Store.write_action_changes``."""
+        self._insert_all("action_changes", changes, action_change_row)
+
+    def write_action_acks(self, acks: Sequence[Ack]) -> None:
+        """See ``Store.write_action_acks``."""
+        self._insert_all("action_acks", acks, action_ack_row)
 
     def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
         """See ``Store.write_alerts_sent``."""

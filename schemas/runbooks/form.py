@@ -63,3 +63,23 @@ ACTION_BY_HAND: Final[Mapping[ActionKind, str]] = {
     ActionKind.REBOOT: "take the work off the machine, reboot it, and have it checked under load before it works again",
 }
 """Proposed action -> what a person does who carries it out."""
+
+
+_ANNOUNCE: Final = HandStep(
+    "Before you work on the machine, announce it: nobody is paged for it, and it counts as no repeat offence.",
+    "tocsin maintenance HOST --for 2h --reason TEXT",
+)
+_JUDGE: Final = HandStep(
+    "Say whether tocsin was right, true or false: only upheld verdicts make a repeat offender.",
+    "tocsin feedback ID true --note TEXT",
+)
+_CLOSE: Final = HandStep("When it is dealt with, close it.", "tocsin incidents close ID --note TEXT")
+
+
+def telling_steps(blames: str) -> tuple[HandStep, ...]:
+    """Return what a person tells tocsin of an incident, in this order.
+
+    Args:
+        blames: whom the cause blames: ``machine``, ``program`` or ``nobody``.
+    """
+    return (_ANNOUNCE, _JUDGE, _CLOSE) if blames == "machine" else (_JUDGE, _CLOSE)

@@ -120,7 +120,12 @@ def test_the_page_says_what_was_done_and_what_to_do(shown: tuple[str, str]) -> N
     assert "runbook: docs/runbooks/thermal_throttle.md" in by_hand
     [drain] = [line for line in by_hand if "scontrol" in line]
     assert 'NodeName=n3 State=DRAIN Reason="tocsin stor' in drain
-    assert [line.partition(".")[0] for line in by_hand[1:-2]] == ["1", "2", "3", "4", "5"]
+    assert [line.partition(".")[0] for line in by_hand[1:-4]] == ["1", "2", "3", "4", "5"]
+    assert [line[line.rindex("tocsin ") :] for line in by_hand[-3:]] == [
+        "tocsin maintenance n3 --for 2h --reason TEXT",
+        "tocsin feedback story true --note TEXT",
+        "tocsin incidents close story --note TEXT",
+    ]
 
 
 def test_nothing_on_the_page_reaches_the_terminal_or_the_browser(shown: tuple[str, str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import re
 from pathlib import Path
 
@@ -11,12 +13,12 @@ from tests.tools.runbooks import FOLDER, pages, write
 from tocsin.cli.incident_page import MAX_LINES_COUNT
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.formats.xid import meaning_of_xid
-from tocsin.schemas.runbooks import ACTION_BY_HAND, RUNBOOKS, Runbook
+from tocsin.schemas.runbooks import ACTION_BY_HAND, RUNBOOKS, Runbook, telling_steps
 from tocsin.schemas.verdicts import ActionKind
 
 ALL = pytest.mark.parametrize("runbook", RUNBOOKS.values(), ids=lambda one: str(one.cause))
-LINES_BESIDE_STEPS = 4
-"""Action, blame, where the runbook lies, how to close it."""
+LINES_BESIDE_STEPS = 5
+"""Action, blame or what to announce, where the runbook lies, how to judge and to close it."""
 OF_INCIDENT = {"HOST", "JOB", "ID", "TEXT"}
 """Placeholders that the index explains, or that explain themselves."""
 FOREIGN = {
@@ -105,3 +107,30 @@ def test_writing_the_pages_changes_what_differs_and_removes_what_is_no_cause(tmp
     assert sorted(write(tmp_path)) == ["gone.md", "unknown.md"]
     assert write(tmp_path) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(pages())
+
+
+@pytest.mark.parametrize(
+    ("blames", "verbs"),
+    [
+        ("machine", ["maintenance", "feedback", "incidents"]),
+        ("program", ["feedback", "incidents"]),
+        ("nobody", ["feedback", "incidents"]),
+    ],
+)
+def test_what_a_person_tells_tocsin_are_commands_that_it_takes(blames: str, verbs: list[str]) -> None:
+    commands = [step.command.split() for step in telling_steps(blames)]
+
+    assert [words[1] for words in commands] == verbs
+    for words in commands:
+        assert words[0] == "tocsin"
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"tocsin.cli.{words[1]}").add_arguments(parser)
+        parser.parse_args(words[2:])
+
+
+@pytest.mark.parametrize("cause", ["ecc_error", "machine_unreachable", "network_slow"])
+def test_the_page_of_a_machine_says_where_its_repair_is_announced_and_its_verdict_judged(cause: str) -> None:
+    page = pages()[f"{cause}.md"]
+
+    assert "`tocsin maintenance HOST --for 2h --reason TEXT`" in page
+    assert "`tocsin feedback ID true --note TEXT`" in page

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tocsin.schemas.causes import CAUSES, Cause
-from tocsin.schemas.runbooks import ACTION_BY_HAND, RUNBOOKS, HandStep, Runbook
+from tocsin.schemas.runbooks import ACTION_BY_HAND, RUNBOOKS, HandStep, Runbook, telling_steps
 
 FOLDER = Path(__file__).parents[2] / "docs" / "runbooks"
 INDEX = "index.md"
@@ -73,7 +73,9 @@ def _page(cause: Cause, runbook: Runbook) -> Iterator[str]:
     yield from ("", "## What to do by hand", "")
     for number, step in enumerate(runbook.steps, 1):
         yield from _step(number, step)
-    yield from ("", "When it is dealt with: `tocsin incidents close ID --note TEXT`.")
+    yield from ("", "## What to tell tocsin", "")
+    for number, step in enumerate(telling_steps(cause.blames), 1):
+        yield from _step(number, step)
     yield from ("", "## What tocsin proposes", "", *_proposal(cause))
 
 

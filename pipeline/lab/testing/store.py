@@ -8,7 +8,9 @@ from dataclasses import replace
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
+from tocsin.schemas.action_events import Ack
 from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict, VerdictState
@@ -26,6 +28,8 @@ class MemoryStore:
         self.verdicts: list[Verdict] = []
         self.evidence: list[EvidencePoint] = []
         self.actions: list[ActionChange] = []
+        self.action_changes: list[Action] = []
+        self.action_acks: list[Ack] = []
         self.alerts_sent: list[AlertSent] = []
         self.health: list[HostHealth] = []
         self.statuses: list[JobStatus] = []
@@ -65,6 +69,14 @@ class MemoryStore:
             if action.verdict_id in verdict_ids and (key not in latest or latest[key].changed_ns <= change.changed_ns):
                 latest[key] = change
         return list(latest.values())
+
+    def write_action_changes(self, changes: Sequence[Action]) -> None:
+        """Keep published changes of actions."""
+        self.action_changes.extend(changes)
+
+    def write_action_acks(self, acks: Sequence[Ack]) -> None:
+        """Keep executors' messages about actions."""
+        self.action_acks.extend(acks)
 
     def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
         """Keep notices whose delivery ended."""

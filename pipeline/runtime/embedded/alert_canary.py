@@ -48,6 +48,7 @@ class CanaryReason(NamedReason):
     WRONG_HOST = "wrong_host", "The canary's fault was laid on another host, or another fault was seen."
     RAISED = "raised", "The operators raised while they judged the canary."
     ENGINE_STUCK = "engine_stuck", "Records arrive, and the engine works none of them off."
+    LISTENER_SILENT = "listener_silent", "The engine's listener answers no knock: no agent can tell it anything."
     ENGINE_FAILS = "engine_fails", "The operators raise in each slice of each job."
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,8 @@ from tocsin.pipeline.alerts.sender import AlertSender, SenderConfig
 from tocsin.pipeline.runtime.embedded.alert_watchdog import AlertWatchdogLoop
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
 from tocsin.pipeline.runtime.embedded.engine import EngineConfig
+from tocsin.pipeline.runtime.embedded.listener.knock import knock
+from tocsin.pipeline.runtime.embedded.listener_watch import ListenerWatch
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.pipeline.stores.alert_sent import AlertSent
@@ -49,6 +52,7 @@ class AlertHooks:
             the start.
         counters: counters of the real engine, for the watchdog; None = they are not looked at.
         released: returns this tick's lines that planned work held until now and covers no more.
+        listener: knocks at the engine's listener, for the watchdog; None = nobody does.
     """
 
     silence: Callable[[Verdict, int], str] = lambda _verdict, _now_ns: ""
@@ -56,6 +60,7 @@ class AlertHooks:
     on_sent: Callable[[AlertSent], None] = lambda _row: None
     counters: Mapping[str, int] | None = None
     released: Callable[[], Sequence[Verdict]] = lambda: ()
+    listener: ListenerWatch | None = None
 
 
 class AlertFollower:
@@ -105,8 +110,11 @@ class AlertFollower:
         self._revision = 0
         self._pending: list[tuple[Notice, str]] = []
         self._remarks: list[tuple[str, str]] = []
+        self._listener = None if routes.watchdog is None else hooks.listener
         self._watchdog = (
-            None if routes.watchdog is None else AlertWatchdogLoop(routes.watchdog, EngineConfig(), hooks.counters)
+            None
+            if routes.watchdog is None
+            else AlertWatchdogLoop(routes.watchdog, EngineConfig(), hooks.counters, self._listener)
         )
         self._failures = 0
         self._stop = threading.Event()
@@ -114,6 +122,8 @@ class AlertFollower:
             SupervisedThread(f"alerts-{name}", lambda name=name: self._serve(name))  # type: ignore[misc]  # bound now
             for name in (sorted(adapters) if has_threads else ())
         ]
+        if self._listener is not None and has_threads:
+            self._threads.append(SupervisedThread("alerts-knock", partial(self._listener.run, self._stop)))
         self._load()
 
     def _load(self) -> None:
@@ -258,6 +268,7 @@ def attach_alerts(
         lambda row: service.writer.put(Write(alerts=(row,))),
         service.engine.counters,
         released,
+        ListenerWatch(lambda: knock(service.server.address, has_tls=service.server.has_tls)),
     )
     clock_ns = service.time.now_ns
     queue = AlertQueue(folder / FILE_NAME, clock_ns())

@@ -11,6 +11,7 @@ from tocsin.pipeline.alerts.routes import AlertWatchdog
 from tocsin.pipeline.alerts.sample import empty_notice
 from tocsin.pipeline.runtime.embedded.alert_canary import AlertCanary, CanaryReason, EngineWatch
 from tocsin.pipeline.runtime.embedded.engine import EngineConfig
+from tocsin.pipeline.runtime.embedded.listener_watch import ListenerWatch
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -19,16 +20,24 @@ _LOG = logging.getLogger("tocsin.alerts")
 
 
 class AlertWatchdogLoop:
-    """Makes one notice for each canary that came through, while the real engine works off what it takes."""
+    """Makes one notice for each canary that came through, while the real engine listens and works off what it takes."""
 
-    def __init__(self, watchdog: AlertWatchdog, engine: EngineConfig, counters: Mapping[str, int] | None) -> None:
+    def __init__(
+        self,
+        watchdog: AlertWatchdog,
+        engine: EngineConfig,
+        counters: Mapping[str, int] | None,
+        listener: ListenerWatch | None = None,
+    ) -> None:
         """Prepare the first canary.
 
         Args:
             watchdog: receiver and distance of the notices.
             engine: settings of the real engine.
             counters: counters of the real engine, None = they are not looked at.
+            listener: knocks at the real engine's listener, None = nobody does.
         """
+        self._listener = listener
         self._receiver = watchdog.receiver
         self._canary = AlertCanary(engine, watchdog.every_seconds)
         self._watch = None if counters is None else EngineWatch(counters)
@@ -46,8 +55,8 @@ class AlertWatchdogLoop:
         self._now_ns = now_ns
         has_passed = self._canary.on_second(tick_ns)
         trouble = self._canary.trouble
-        if has_passed and self._watch is not None:
-            trouble = self._watch.look()
+        if has_passed:
+            trouble = self._look()
         elif trouble is None:
             trouble = self._trouble
         if trouble is not None and trouble is not self._trouble:
@@ -58,6 +67,12 @@ class AlertWatchdogLoop:
         self._sent_ns = now_ns
         notice = empty_notice(WATCHDOG_ROUTE, NoticeKind.WATCHDOG, AlertSeverity.INFORMATION, now_ns)
         return [(notice, self._receiver)]
+
+    def _look(self) -> CanaryReason | None:
+        """Return what is wrong with the real engine, None for nothing."""
+        if self._listener is not None and self._listener.is_silent():
+            return CanaryReason.LISTENER_SILENT
+        return None if self._watch is None else self._watch.look()
 
     def status(self) -> Mapping[str, Any]:
         """Return how old the last notice is, None for none, and why it is withheld, "" for not."""

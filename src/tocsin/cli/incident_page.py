@@ -15,7 +15,7 @@ from tocsin.pipeline.incidents.transitions import actor_of
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.printable import counted, plain
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.runbooks import ACTION_BY_HAND, RUNBOOKS
+from tocsin.schemas.runbooks import ACTION_BY_HAND, RUNBOOKS, HandStep, telling_steps
 from tocsin.schemas.verdicts import ActionKind
 
 MAX_LINES_COUNT: Final = 12
@@ -222,21 +222,22 @@ def by_hand_lines(incident: Incident) -> list[str]:
             {"program": "the program or its data is to blame: no machine", "nobody": "nobody is at fault"}[cause.blames]
         )
     if cause is not None:
-        lines += [*_steps(incident, cause.name), f"runbook: docs/runbooks/{cause.name}.md"]
-    lines.append(f"when it is dealt with: tocsin incidents close {str(incident['verdict_id'])[:8]} --note TEXT")
+        steps = enumerate(RUNBOOKS[cause.name].steps, 1)
+        lines += [f"{number}. {_step(incident, step)}" for number, step in steps]
+        lines.append(f"runbook: docs/runbooks/{cause.name}.md")
+    lines += [_step(incident, step) for step in telling_steps("nobody" if cause is None else cause.blames)]
     return lines
 
 
-def _steps(incident: Incident, cause: str) -> Iterator[str]:
-    """Yield the steps of a cause's runbook, with the incident's names in their commands.
+def _step(incident: Incident, step: HandStep) -> str:
+    """Return a step of a runbook, with the incident's names in its command.
 
     A name that a shell could read as more than one word is left out: its placeholder stays.
     """
     names = {"HOST": incident["machine"], "JOB": incident["job"], "ID": str(incident["verdict_id"])[:8]}
     safe = {word: str(name) for word, name in names.items() if _SHELL_WORD.fullmatch(str(name))}
-    for number, step in enumerate(RUNBOOKS[cause].steps, 1):
-        command = re.sub(r"\b(?:HOST|JOB|ID)\b", lambda found: safe.get(found[0], found[0]), step.command)
-        yield f"{number}. {step.text}{f' {command}' if command else ''}"
+    command = re.sub(r"\b(?:HOST|JOB|ID)\b", lambda found: safe.get(found[0], found[0]), step.command)
+    return f"{step.text}{f' {command}' if command else ''}"
 
 
 def _json(rows: Sequence[Row], column: str) -> list[dict[str, Any]]:

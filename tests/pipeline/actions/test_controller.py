@@ -170,6 +170,8 @@ def test_an_old_ack_played_again_changes_nothing() -> None:
     for seq, kind in enumerate((AckKind.CLAIMED, AckKind.STARTED, AckKind.DONE), start=1):
         assert stage.ack(action, kind, seq=seq) == []
     assert stage.controller.left_out == {"ack_repeated": 3}
+    assert [one.reason for one in stage.controller.take_left_out()] == ["ack_repeated"] * 3
+    assert stage.controller.take_left_out() == []
 
 
 def test_a_stranger_who_never_held_an_action_is_not_heard() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.pipeline.actions.kit import CLUSTER, T0, verdict_on
 from tests.pipeline.kafka.action_kit import ANN, CONTROLLER, ActionWorld, status_of
 from tocsin.pipeline.actions.config import ControllerConfig
+from tocsin.pipeline.actions.controller import PART
 from tocsin.pipeline.kafka.action_facts import StatusFacts
 from tocsin.pipeline.kafka.fleet_work import FleetWork
 from tocsin.pipeline.kafka.joined_work import JoinedWork
@@ -151,7 +152,7 @@ def test_a_dry_run_shows_and_begins_nothing() -> None:
 def test_a_damaged_state_is_not_begun_anew() -> None:
     world = ActionWorld()
     struck(world)
-    world.seats.state["actions"] = b"\x00"
+    world.seats.state[PART] = b"\x00"
     with pytest.raises(SnapshotError):
         world.begin()
 
@@ -171,10 +172,11 @@ def test_joined_works_keep_their_states_apart() -> None:
     struck(world)
     joined = JoinedWork(FleetWork(), world.work, "actions/")
     counts = dict.fromkeys(joined.inputs, 1)
-    joined.begin({f"actions/{name}": data for name, data in world.seats.state.items()}, counts)
+    state = {f"actions/{name}": data for name, data in world.seats.state.items()}
+    joined.begin(state, counts)
     changed, outputs = joined.changes(), joined.outputs()
     assert [one.topic for one in outputs] == [ACTIONS], "the live action in the new epoch"
-    assert "actions/actions" in changed
+    assert f"actions/{PART}" in changed
     again = JoinedWork(FleetWork(), world.work, "actions/")
-    again.begin({name: data for name, data in changed.items() if data is not None}, counts)
+    again.begin({**state, **{name: data for name, data in changed.items() if data is not None}}, counts)
     assert world.work.controller.epoch == 3

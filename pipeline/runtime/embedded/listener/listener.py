@@ -52,6 +52,7 @@ class AgentServer:
     Attributes:
         commit: makes sure that the records taken outlive this process; until it returns True, none is acknowledged.
         address: where it listens, with the port that was chosen.
+        has_tls: whether it speaks TLS on TCP.
         readers: questions of readers, and their answers.
         counters: numbers of connections, messages, refused records and dead letters.
         dead_letters: the last dead letters.
@@ -82,10 +83,10 @@ class AgentServer:
             ConfigError: it is no address.
         """
         self._engine = engine
-        self._now_ns = now_ns
-        self._clock = clock
+        self._now_ns, self._clock = now_ns, clock
         self.commit: Callable[[], bool] = lambda: True
         config = config or ServerConfig()
+        self.has_tls = config.tls is not None
         self._limits = config.limits
         self._admission = Admission(config.gate, config.tls, now_ns)
         self._book = ConnectionBook(config.limits)
@@ -103,8 +104,7 @@ class AgentServer:
         self.readers = ReaderService(self._wake)
         self._messages = MessageHandler(engine, self._intake, self.readers, on_dead_letter, now_ns, clock)
         self._troubles = self._messages.troubles
-        self.counters = self._messages.counters
-        self.dead_letters = self._messages.dead_letters
+        self.counters, self.dead_letters = self._messages.counters, self._messages.dead_letters
         self._acceptor = Acceptor(listener, self._selector, self._troubles, self.counters, clock)
         self.thread = SupervisedThread("agents", self._run)
 

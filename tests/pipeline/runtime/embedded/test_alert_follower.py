@@ -14,6 +14,8 @@ from tocsin.pipeline.alerts.queue import AlertQueue
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
 from tocsin.pipeline.runtime.embedded.alert_follower import AlertFollower, AlertHooks, attach_alerts
+from tocsin.pipeline.runtime.embedded.listener.knock import knock
+from tocsin.pipeline.runtime.embedded.listener_watch import ListenerWatch
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 
@@ -25,16 +27,20 @@ class Alerted(Life):
 
     def __init__(self, folder: Path) -> None:
         self.pager, self.dog = FakeAdapter(), FakeAdapter()
+        self.seconds = 0.0
         super().__init__(folder)
 
     def attached(self) -> None:
-        queue = AlertQueue(self.folder / "alerts.db", self.job.now_ns)
+        queue, server = AlertQueue(self.folder / "alerts.db", self.job.now_ns), self.service.server
+        self.listener = ListenerWatch(lambda: knock(server.address, has_tls=server.has_tls), lambda: self.seconds)
         self.alerts = AlertFollower(
             ROUTES,
             {"pager": self.pager, "dog": self.dog},
             queue,
             AlertHooks(
-                on_sent=lambda row: self.service.writer.put(Write(alerts=(row,))), counters=self.service.engine.counters
+                on_sent=lambda row: self.service.writer.put(Write(alerts=(row,))),
+                counters=self.service.engine.counters,
+                listener=self.listener,
             ),
             clock_ns=lambda: self.job.now_ns,
             has_threads=False,
@@ -156,6 +162,25 @@ def test_the_watchdog_falls_silent_when_the_engine_ticks_and_judges_nothing(
     monkeypatch.undo()
     life.run(40, life.step)
     assert len(life.dog.sent) > before + 1
+    life.end()
+
+
+def test_the_watchdog_falls_silent_when_the_listener_answers_no_knock(tmp_path: Path) -> None:
+    life = Alerted(tmp_path)
+    life.run(25, life.step)
+    before = len(life.dog.sent)
+    assert before > 0
+    life.service.server.close()  # its thread is gone, and all else goes on
+
+    def step(second: int) -> None:
+        life.seconds += 1.0
+        if second % 10 == 0:
+            life.listener.knock()
+        life.step(second)
+
+    life.run(90, step)
+    assert len(life.dog.sent) <= before + 4, "those of the first half minute"
+    assert life.client.call("status")["alerts"]["watchdog"]["withheld"] == "listener_silent"
     life.end()
 
 

@@ -1,0 +1,56 @@
+"""Convert changes of actions, and executors' messages about them, to rows of the incident database."""
+
+from __future__ import annotations
+
+from tocsin.pipeline.stores.rows import Row, TimeNs, one_line
+from tocsin.schemas.action_events import Ack
+from tocsin.schemas.actions import Action
+
+
+def action_change_row(action: Action) -> Row:
+    """Return one published form of an action as a row of ``action_changes``."""
+    target = action.target
+    component = target.component
+    return {
+        "cluster": target.job.cluster,
+        "job_id": target.job.job_id,
+        "attempt": target.job.attempt,
+        "action_id": action.action_id,
+        "revision": action.revision,
+        "epoch": action.epoch,
+        "verdict_id": action.verdict_id,
+        "update_number": action.verdict_update,
+        "kind": action.kind.value,
+        "hosts": list(target.hosts),
+        "target_kind": "" if component is None else component.kind.value,
+        "target": "" if component is None else component.name,
+        "cause": action.cause,
+        "rule": action.rule,
+        "budget_class": action.budget_class,
+        "state": action.state.value,
+        "reason": action.reason,
+        "detail": one_line(action.detail),
+        "actor": action.actor,
+        "holder": action.holder,
+        "issued": TimeNs(action.issued_ns),
+        "deadline": TimeNs(action.deadline_ns),
+        "changed": TimeNs(action.changed_ns),
+    }
+
+
+def action_ack_row(ack: Ack) -> Row:
+    """Return one message of an executor as a row of ``action_acks``."""
+    return {
+        "cluster": ack.job.cluster,
+        "job_id": ack.job.job_id,
+        "attempt": ack.job.attempt,
+        "action_id": ack.action_id,
+        "executor": ack.executor,
+        "seq": ack.seq,
+        "epoch": ack.epoch,
+        "kind": ack.kind.value,
+        "reason": ack.reason,
+        "detail": one_line(ack.detail),
+        "effects": list(ack.effects),
+        "said": TimeNs(ack.ts_ns),
+    }
