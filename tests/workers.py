@@ -17,6 +17,7 @@ GATE: Final = (
     "tests/cli/test_controller.py",
     "tests/cli/test_controller_actions.py",
     "tests/cli/test_notes_kafka.py",
+    "tests/cli/drill/test_act.py",
     "tests/cli/drill/test_drill.py",
     "tests/cli/test_serve_clickhouse.py",
     "tests/cli/test_sink.py",

@@ -26,6 +26,7 @@ from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.runtime.embedded.actions.action_attach import ActionSettings, attach_actions
 from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer
 from tocsin.pipeline.runtime.embedded.listener.listener_config import ServerConfig
+from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas.action_codec import encode_ack, encode_event
 from tocsin.schemas.action_events import Ack, AckKind, ActionEvent, ExecutorHeard
 from tocsin.schemas.action_states import ActionState
@@ -57,7 +58,8 @@ class ActingLife(NotedLife):
             write_credentials(self.file(role), (one,))
         write_credentials(self.folder / "engine.json", tuple(self.holders.values()))
         store = CredentialStore(self.folder / "engine.json")
-        settings = ActionSettings(load_policy(), self.config, CONTROLLER, store.all)
+        self.changes: list[ActionChange] = []
+        settings = ActionSettings(load_policy(), self.config, CONTROLLER, store.all, self.changes.append)
         self.service.memory.proposals.started_ns = 0
         self.actions_follower = attach_actions(self.service, self.folder, self.notes, settings)
         self.network = AgentServer(

@@ -63,6 +63,8 @@ def test_a_fault_is_carried_out_to_its_end(life: ActingLife) -> None:
     assert _state(life) == [ActionState.DONE]
     assert client.is_connected
     assert not client.troubles
+    told = list(dict.fromkeys(one.state for one in life.changes if one.action.kind is ActionKind.RESTART))
+    assert told == [ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE]
 
 
 def test_actions_of_a_controller_that_is_not_known_are_not_done(life: ActingLife) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,10 +122,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         service = EngineService(_service_config(args, folder, server), store, writer=writer)
         service.attach_recordings(RecordingManager(service.engine))
-        attach_ettr(service, store, folder)
+        ettr = attach_ettr(service, store, folder)
         fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
         notes = attach_notes(service, folder, fleet, store.query)
-        actions = attach_actions(service, folder, notes, settings_of(args, folder, gate.store))
+        acting = replace(settings_of(args, folder, gate.store), on_change=ettr.take_action)
+        actions = attach_actions(service, folder, notes, acting)
         if args.alerts is not None:
             actions.tellers.append(_attach_alerts(service, fleet, notes, args.alerts, folder).remark)
         with local_token(gate, service.server.address):

@@ -20,6 +20,7 @@ from tocsin.pipeline.runtime.embedded.actions.engine_facts import EngineFacts
 from tocsin.pipeline.runtime.embedded.note_follower import NoteFollower
 from tocsin.pipeline.runtime.embedded.operator_requests import answerers_of
 from tocsin.pipeline.runtime.embedded.store_writer import Write
+from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credentials import Credential
 from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
@@ -37,12 +38,14 @@ class ActionSettings:
         config: settings of the controller.
         signing_key: the private key of role ``controller``.
         credentials: returns the credentials of now, of which executors' keys are used.
+        on_change: is given each change of an action that is no dry run, in the ticking thread.
     """
 
     policy: Policy
     config: ControllerConfig
     signing_key: Credential
     credentials: Callable[[], Sequence[Credential]]
+    on_change: Callable[[ActionChange], None] = lambda _change: None
 
 
 def attach_actions(
@@ -69,7 +72,10 @@ def attach_actions(
 
     def on_changes(actions: Sequence[Action]) -> None:
         if not is_dry_run:
-            service.writer.put(Write(actions=tuple(change_of(one, is_dry_run=is_dry_run) for one in actions)))
+            rows = tuple(change_of(one, is_dry_run=is_dry_run) for one in actions)
+            service.writer.put(Write(actions=rows))
+            for row in rows:
+                settings.on_change(row)
 
     engine = service.engine
     facts = EngineFacts(engine)

@@ -42,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--keep", action="store_true", help="keep the work folder: logs, stderr, spools, incidents")
     parser.add_argument("--demo", action="store_true", help="show it: step rates, the strike, the verdict, the rows")
+    text = (
+        "let the engine act: the job trains again by a signed action (docs/actions.md); with --kind freeze or host_down"
+    )
+    parser.add_argument("--act", action="store_true", help=text)
+    text = "with --act: one JSON object, after a comparison with an undisturbed run from the same checkpoint"
+    parser.add_argument("--json", action="store_true", help=text)
     parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
 
 

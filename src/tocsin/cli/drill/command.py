@@ -15,12 +15,18 @@ from tocsin.cli.drill.runner import DrillGround, run_all
 from tocsin.schemas.errors import ConfigError
 
 _DEFAULT_KIND = "kill"
+ACTING_KINDS = ("freeze", "host_down")
+"""Kinds that a drill that acts has."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the drills that the arguments ask for; return the exit status 0 if every verdict is right, else 1."""
     check(args)
     signal.signal(signal.SIGTERM, _interrupt)  # so that `with` blocks clean up, as after Ctrl-C
+    if args.act:
+        from tocsin.cli.drill.act import command as acting
+
+        return acting.run(args)
     if args.demo:
         from tocsin.cli.drill import demo
 
@@ -46,11 +52,25 @@ def check(args: argparse.Namespace) -> None:
         raise ConfigError("--kind", args.kind, "left out with --all, which runs every kind")
     if args.healthy_minutes and (args.all or args.kind != "none"):
         raise ConfigError("--healthy-minutes", args.healthy_minutes, "used with --kind none only")
+    if args.json and not args.act:
+        raise ConfigError("--json", args.json, "used with --act only")
+    if args.act:
+        _check_act(args)
     if args.report is not None:
         try:
             args.report.touch()
         except OSError as error:
             raise ConfigError("--report", str(args.report), f"a file that can be written ({error.strerror})") from error
+
+
+def _check_act(args: argparse.Namespace) -> None:
+    """Check for what a drill that acts cannot do; raise ConfigError if it is asked for."""
+    others = {"--all": args.all, "--demo": args.demo, "--report": args.report, "--record": args.record}
+    for name, value in others.items():
+        if value:
+            raise ConfigError(name, str(value), "left out with --act")
+    if args.kind is not None and args.kind not in ACTING_KINDS:
+        raise ConfigError("--kind", args.kind, f"{' or '.join(ACTING_KINDS)} with --act")
 
 
 def plans_of(args: argparse.Namespace) -> list[DrillPlan]:

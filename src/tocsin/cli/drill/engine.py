@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,13 @@ class DrillError(TocsinError):
 class DrillEngine:
     """A running ``tocsin serve`` process."""
 
-    def __init__(self, processes: ProcessGroup, data_folder: Path) -> None:
+    def __init__(self, processes: ProcessGroup, data_folder: Path, more: Sequence[str] = ()) -> None:
         """Start the engine.
 
         Args:
             processes: process group of the drill.
             data_folder: folder that incidents are written to.
+            more: further arguments of ``tocsin serve``.
         """
         self.data_folder = data_folder
         self.listen = processes.folder / "e.sock"
@@ -51,6 +52,7 @@ class DrillEngine:
                 *("--control", str(self.control)),
                 *("--credentials", str(self.tokens.engine_file)),
                 *("--metrics-listen", "127.0.0.1:0"),
+                *more,
             ],
             self._log,
         )

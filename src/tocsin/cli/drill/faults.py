@@ -27,6 +27,8 @@ class Outside(StrEnum):
     THROTTLE = "throttle"
     KILL_AGENT = "kill_agent"
     SLOW_RELAY = "slow_relay"
+    HOST_DOWN = "host_down"
+    """The rank and its host's agent get SIGKILL at once."""
 
 
 class ExpectedVerdict(StrEnum):
@@ -102,6 +104,12 @@ KINDS: Mapping[str, DrillKind] = MappingProxyType(
         for kind in (
             _accuse("kill", "rank {rank} gets SIGKILL", ("fail_stop", "process_exit"), Outside.KILL),
             _accuse("freeze", "rank {rank} gets SIGSTOP", ("hang", "process_frozen"), Outside.FREEZE),
+            _accuse(
+                "host_down",
+                "the host of rank {rank} goes down: its agent and its rank get SIGKILL at once",
+                ("fail_stop", "machine_unreachable"),
+                Outside.HOST_DOWN,
+            ),
             _accuse(
                 "exception",
                 "rank {rank} raises a ValueError of its own",

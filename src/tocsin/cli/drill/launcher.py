@@ -8,21 +8,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from tocsin.cli.drill import relay
 from tocsin.cli.drill.board import Board
-from tocsin.cli.drill.engine import DrillEngine, DrillError
+from tocsin.cli.drill.engine import DrillError
 from tocsin.cli.drill.faults import Outside
 from tocsin.cli.drill.judge import host_name
 from tocsin.cli.drill.plan import DrillPlan
 from tocsin.cli.drill.preload import GROUP_VARIABLE
-from tocsin.cli.drill.processes import ProcessGroup, kill_quietly
+from tocsin.cli.drill.processes import kill_quietly
 from tocsin.cli.drill.rank import main as rank_main
-from tocsin.cli.drill.rank_config import RankConfig, StepTimes
+from tocsin.cli.drill.rank_config import CheckpointPlan, RankConfig, StepTimes
 from tocsin.cli.drill.result import RankExit
 from tocsin.collectors.exec.command import send_exit
 
@@ -33,37 +35,102 @@ _SLOW_FIRST_STEP_SECONDS = 5.0
 """Duration of the first step of a long healthy job, as if the model were being compiled."""
 
 
-def warm_up(processes: ProcessGroup) -> ForkServerContext:
+def warm_up(folder: Path, group: int) -> ForkServerContext:
     """Start the forkserver, which imports torch in the background.
 
     Args:
-        processes: process group that the forkserver and its ranks join.
+        folder: folder of temporary files.
+        group: process group that the forkserver and its ranks join.
 
     Returns:
         The multiprocessing context that creates ranks.
     """
-    os.environ[GROUP_VARIABLE] = str(processes.group)
-    os.environ["TMPDIR"] = str(processes.folder)  # torch's temporary files go when the work folder goes
+    os.environ[GROUP_VARIABLE] = str(group)
+    os.environ["TMPDIR"] = str(folder)  # torch's temporary files go when the work folder goes
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tocsin.cli.drill.preload"])
     forkserver.ensure_running()
     return context
 
 
+class JobProcesses(Protocol):
+    """The process group in which a job runs.
+
+    Attributes:
+        folder: the drill's work folder.
+    """
+
+    folder: Path
+
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start a command in the group, its output appended to a file."""
+        ...
+
+    def end(self, *, pids: Sequence[int] = (), children: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+        """Kill some members now."""
+        ...
+
+
+class HostTokens(Protocol):
+    """Credentials of the simulated hosts."""
+
+    def file_of(self, host: str) -> Path:
+        """Return the file of a host's credential."""
+        ...
+
+
+class AgentHome(Protocol):
+    """Where agents connect."""
+
+    @property
+    def listen(self) -> Path:
+        """The engine's socket."""
+        ...
+
+    @property
+    def tokens(self) -> HostTokens:
+        """Credentials of the hosts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which attempt of a job runs where.
+
+    Attributes:
+        number: number of restarts of the job so far.
+        hosts: name of each rank's host.
+        checkpoints: where the job keeps what a later attempt goes on with, None: it cannot go on.
+        has_agents: whether the hosts have agents.
+        pace: durations of the parts of a step.
+    """
+
+    number: int
+    hosts: tuple[str, ...]
+    checkpoints: CheckpointPlan | None = None
+    has_agents: bool = True
+    pace: StepTimes = field(default_factory=StepTimes)
+
+
 class DrillJob:
     """A running job: its ranks, their agents and the shared page."""
 
-    def __init__(self, plan: DrillPlan, job_id: str, processes: ProcessGroup) -> None:
+    def __init__(self, plan: DrillPlan, job_id: str, processes: JobProcesses, attempt: Attempt | None = None) -> None:
         """Create the job's folder; ``start`` starts the job.
 
         Args:
             plan: the drill's plan.
             job_id: name of the job.
             processes: process group of the drill.
+            attempt: which attempt runs where, None: the only one, on the hosts n0, n1 and so on.
         """
         self.plan, self.job_id = plan, job_id
+        pace = StepTimes(first_step_seconds=_SLOW_FIRST_STEP_SECONDS) if plan.healthy_seconds else StepTimes()
+        names = tuple(host_name(rank) for rank in range(plan.rank_count))
+        self.attempt = attempt or Attempt(0, names, pace=pace)
         self._processes = processes
-        self.folder = processes.folder / job_id
+        number = self.attempt.number
+        self.folder = processes.folder / (f"{job_id}.{number}" if number else job_id)
         self.folder.mkdir()
         self.board = Board.create(self.folder / "board", plan.rank_count)
         self.exits: list[RankExit] = []
@@ -75,7 +142,7 @@ class DrillJob:
         self._relay_socket = self.folder / "relay" if needs_relay else None
         self._relay: list[subprocess.Popen[bytes]] = []
 
-    def start(self, context: ForkServerContext, engine: DrillEngine) -> None:
+    def start(self, context: ForkServerContext, engine: AgentHome) -> None:
         """Start ranks and agents; the ranks begin to train once every agent listens.
 
         Raises:
@@ -88,9 +155,10 @@ class DrillJob:
             process.start()
             self._ranks.append(process)
         self._supervisor.start()
-        for rank in range(self.plan.rank_count):
-            self._agents.append(self._start_agent(rank, engine))
-        self._wait_for_agents()
+        if self.attempt.has_agents:
+            for rank in range(self.plan.rank_count):
+                self._agents.append(self._start_agent(rank, engine))
+            self._wait_for_agents()
         self.board.open_gate()
 
     def pid(self, rank: int) -> int:
@@ -139,9 +207,11 @@ class DrillJob:
             checkpoint_folder=self.folder,
             stderr_path=self.folder / f"err{rank}",
             agent_socket=self._agent_socket(rank),
-            pace=StepTimes(first_step_seconds=_SLOW_FIRST_STEP_SECONDS) if self.plan.healthy_seconds else StepTimes(),
+            pace=self.attempt.pace,
             pauses=self.plan.pauses,
             relay_socket=self._relay_socket if rank == self.plan.rank else None,
+            attempt=self.attempt.number,
+            checkpoints=self.attempt.checkpoints,
         )
 
     def delay_traffic(self, seconds: float) -> None:
@@ -167,14 +237,14 @@ class DrillJob:
         """Return the path of the socket of a rank's agent."""
         return self.folder / f"a{rank}"
 
-    def _start_agent(self, rank: int, engine: DrillEngine) -> subprocess.Popen[bytes]:
+    def _start_agent(self, rank: int, engine: AgentHome) -> subprocess.Popen[bytes]:
         """Start the agent of a rank and return its process."""
         command = [
             *(sys.executable, "-m", "tocsin", "agent"),
             *("--engine", f"unix:{engine.listen}"),
-            *("--token-file", str(engine.tokens.file_of(host_name(rank)))),
+            *("--token-file", str(engine.tokens.file_of(self.attempt.hosts[rank]))),
             *("--socket", str(self._agent_socket(rank))),
-            *("--host", host_name(rank)),
+            *("--host", self.attempt.hosts[rank]),
             *("--cluster", CLUSTER),
             *("--spool-dir", str(self.folder / f"spool{rank}")),
             *("--as-process-tree", str(self.pid(rank))),
@@ -207,6 +277,6 @@ class DrillJob:
         code = process.exitcode
         tail = self.stderr_of(rank)[-_STDERR_BYTES:]
         if self._reports_exits and code is not None:
-            job = (CLUSTER, self.job_id, 0)
+            job = (CLUSTER, self.job_id, self.attempt.number)
             send_exit(str(self._agent_socket(rank)), job, rank, self.pid(rank), code, tail)
         self.exits.append(RankExit(rank, -1 if code is None else code, at_ns, tail))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from tocsin.cli.drill.judge import Heard, VerdictLine, describe
 from tocsin.cli.drill.launcher import DrillJob
@@ -17,13 +17,18 @@ Rates = Mapping[int, Mapping[str, Any]]
 class PlainLines:
     """Observer of a drill that prints each event with the seconds since the start."""
 
-    def __init__(self) -> None:
-        """Store the start time."""
+    def __init__(self, out: TextIO | None = None) -> None:
+        """Store the start time.
+
+        Args:
+            out: where the lines go, None: to stdout.
+        """
         self._began = time.monotonic()
+        self._out = out
 
     def say(self, text: str) -> None:
         """Print one line."""
-        print(f"{time.monotonic() - self._began:7.1f} s  {plain(text)}", flush=True)
+        print(f"{time.monotonic() - self._began:7.1f} s  {plain(text)}", file=self._out, flush=True)
 
     def started(self, job: DrillJob) -> None:
         """Print that the ranks train."""

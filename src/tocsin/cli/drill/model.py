@@ -156,6 +156,14 @@ class TokenLoader:
         self._random = torch.Generator().manual_seed(seed)
         self._read_seconds = read_seconds
 
+    def place(self) -> Tensor:
+        """Return the generator's state: the place in the data after the last batch that was yielded."""
+        return self._random.get_state()
+
+    def go_to(self, place: Tensor) -> None:
+        """Go on after the batch at which ``place`` was taken."""
+        self._random.set_state(place)
+
     def __iter__(self) -> Iterator[Tensor]:
         """Yield batches endlessly, each of shape (batch, sequence + 1)."""
         size = self._size

@@ -69,6 +69,7 @@ def _environment(config: RankConfig) -> dict[str, str]:
         "WORLD_SIZE": str(config.world_size),
         "TOCSIN_CLUSTER": config.cluster,
         "TOCSIN_JOB_ID": config.job_id,
+        "TOCSIN_ATTEMPT": str(config.attempt),
         "TOCSIN_AGENT_SOCKET": str(config.agent_socket),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",

@@ -22,6 +22,23 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """Where a job that can go on keeps its checkpoints and losses.
+
+    Attributes:
+        folder: folder of the checkpoints, which all attempts share.
+        losses_folder: folder of this attempt's losses, a file a rank.
+        every_steps: a checkpoint is written after so many steps.
+        resume_step: step with which this attempt begins; 0: from new weights, else from the checkpoint of that step.
+    """
+
+    folder: Path
+    losses_folder: Path
+    every_steps: int
+    resume_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepTimes:
     """Durations of the parts of a healthy step, in addition to a few milliseconds of CPU work.
 
@@ -57,6 +74,8 @@ class RankConfig:
         pace: durations of the parts of a step.
         pauses: announced phases, ascending.
         relay_socket: control socket of the relay that its traffic goes through, None: no relay.
+        attempt: number of restarts of the job so far.
+        checkpoints: where it keeps what a later attempt goes on with, None: it cannot go on.
     """
 
     rank: int
@@ -73,3 +92,5 @@ class RankConfig:
     pace: StepTimes = field(default_factory=StepTimes)
     pauses: tuple[Pause, ...] = ()
     relay_socket: Path | None = None
+    attempt: int = 0
+    checkpoints: CheckpointPlan | None = None

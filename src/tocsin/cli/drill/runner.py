@@ -74,7 +74,7 @@ class DrillGround:
         self._count = 0
         try:
             self.engine = DrillEngine(self.processes, data_folder or self.processes.folder / "data")
-            self._context: ForkServerContext = warm_up(self.processes)
+            self._context: ForkServerContext = warm_up(self.processes.folder, self.processes.group)
             self.engine.wait_until_ready()
             self._verdicts = VerdictEar(self.engine.control, onlooker.heard)
         except BaseException:

@@ -80,6 +80,10 @@ class Strike:
             return _signal_at(self._job.pid(plan.rank), signal.SIGKILL)
         if plan.kind.outside is Outside.FREEZE:
             return _signal_at(self._job.pid(plan.rank), signal.SIGSTOP)
+        if plan.kind.outside is Outside.HOST_DOWN:
+            now_ns = _signal_at(self._job.agent_pid(plan.rank), signal.SIGKILL)
+            _signal_at(self._job.pid(plan.rank), signal.SIGKILL)
+            return now_ns
         if plan.kind.outside is Outside.KILL_AGENT:
             return _signal_at(self._job.agent_pid(plan.rank), signal.SIGKILL)
         if plan.kind.outside is Outside.THROTTLE:

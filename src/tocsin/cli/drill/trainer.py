@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore, Store  # where torch's own type stubs know them
 
 from tocsin.cli.drill.board import Board, RankOrder
+from tocsin.cli.drill.checkpoints import Keeper
 from tocsin.cli.drill.detour import DetourStore
 from tocsin.cli.drill.model import ModelSize, TinyTransformer, TokenLoader
 from tocsin.cli.drill.orders import OrderKind
@@ -120,18 +121,24 @@ class Trainer:
         pauses = {pause.after_step: pause for pause in self.config.pauses}
         hook.attach(model=self.model, optimizer=self.optimizer, collectives=True)
         batches = iter(self.loader)
-        step = 0
+        keeper = None if self.config.checkpoints is None else Keeper(self.config.rank, self.config.checkpoints)
+        step = 0 if keeper is None else keeper.resume(self.model, self.optimizer, self.loader)
         while step <= self.board.last_step():
             self.board.set_step(self.config.rank, step)
             self.struck.begin_step()
             with hook.step():
-                self._step(step, batches)
+                loss = self._step(step, batches)
+            if keeper is not None:
+                keeper.note(step, loss)
+                if keeper.is_due(step):
+                    with hook.phase("checkpoint"):
+                        keeper.save(step + 1, self.model, self.optimizer, self.loader)
             if step in pauses:
                 self._pause(pauses[step])
             step += 1
 
-    def _step(self, step: int, batches: Iterator[Tensor]) -> None:
-        """Run one training step."""
+    def _step(self, step: int, batches: Iterator[Tensor]) -> float:
+        """Run one training step; return this rank's loss."""
         pace, struck = self.config.pace, self.struck
         with hook.phase("data"):
             tokens = next(batches)
@@ -153,6 +160,7 @@ class Trainer:
             self.optimizer.step()
         if step % _WORLD_REDUCE_EVERY == 0:
             dist.all_reduce(loss.detach().clone())
+        return loss.item()
 
     def _report(self, loss: Tensor) -> None:
         """Give the hook the loss and the norm of this rank's own gradients."""

@@ -1,0 +1,23 @@
+"""A real job is struck, named, and trains again from its checkpoint by a signed action."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.drill
+
+
+def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happened() -> None:
+    command = [sys.executable, "-m", "tocsin", "drill", "--act", "--json", "--kind", "freeze", "--ranks", "4"]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["named"] == found["struck"]
+    assert (found["kind"], found["left_out"]) == ("restart", [])
+    assert found["checkpoint_step"] >= 20
+    assert found["equal_steps"] >= 50
