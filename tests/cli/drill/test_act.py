@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.drill
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]  # some 40 s on idle cores
 
 
 def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happened() -> None:

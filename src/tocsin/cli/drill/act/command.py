@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tocsin.cli.action_settings import PUBLIC_FILE
+from tocsin.cli.database import database
 from tocsin.cli.drill.act.outcome import WANTED_STEPS, ActOutcome, json_line, outcome_text, what_is_wrong
 from tocsin.cli.drill.act.settings import (
     JOB_ID,
@@ -32,7 +34,9 @@ from tocsin.cli.drill.launcher import CLUSTER
 from tocsin.cli.drill.lines import PlainLines
 from tocsin.cli.drill.plan import DrillPlan, make_plan
 from tocsin.cli.drill.processes import ProcessGroup
+from tocsin.cli.ettr import render
 from tocsin.pipeline.identity.message_signatures import new_signing_key
+from tocsin.pipeline.stores.ettr_queries import ettr_query
 from tocsin.schemas.credential_store import change, write_credentials
 from tocsin.schemas.credentials import Role
 
@@ -46,6 +50,7 @@ _STEP_SECONDS: Final = 120.0
 _NAMED_SECONDS: Final = 45.0
 _ACTED_SECONDS: Final = 60.0
 _OVER_SECONDS: Final = 90.0
+_LEDGER_SECONDS: Final = 8.0
 _POLL_SECONDS: Final = 0.1
 
 
@@ -76,7 +81,6 @@ class ActingDrill:
         for host in hosts:
             self._engine.tokens.file_of(host)
         token_file = self._issue_executor()
-        self._engine.wait_until_ready()
         keys_file = data / PUBLIC_FILE
         settings = ControllerSettings(
             folder=str(self._folder),
@@ -91,6 +95,7 @@ class ActingDrill:
         module = "tocsin.cli.drill.act.controller"
         command = [sys.executable, "-m", module, str(self._folder / SETTINGS_FILE)]
         self._controller = processes.start(command, self._folder / "job-controller.log")
+        self._engine.wait_until_ready()
         self._ear = VerdictEar(self._engine.control, self._heard)
         port = self._wait(lambda: self._status().port, _START_SECONDS, "the job controller does not start")
         processes.start(
@@ -129,6 +134,7 @@ class ActingDrill:
         seconds = (time.time_ns() - onset_ns) / 1e9
         self._lines.say(f"the job trains again from step {done.checkpoint_step}, {seconds:.1f} s after the strike")
         equal = self._compare(second, done)
+        self._show_ledger()
         return ActOutcome(
             struck=struck,
             named=named,
@@ -174,6 +180,18 @@ class ActingDrill:
         if not undisturbed:
             return None
         return equal_steps(losses_of(self._folder / f"losses.{done.attempt}", count), undisturbed, done.checkpoint_step)
+
+    def _show_ledger(self) -> None:
+        """Show what the job's time was spent on, as the engine's ledger says."""
+        accounts = self._wait(self._accounts, _LEDGER_SECONDS, "") or self._accounts(is_all_over=False)
+        for line in render(accounts, JOB_ID).splitlines():
+            self._lines.say(line)
+
+    def _accounts(self, *, is_all_over: bool = True) -> list[dict[str, Any]]:
+        """Return the ledger's account of each attempt; none while one runs, unless those count, too."""
+        with database(self._engine.data_folder) as ask:
+            found = [json.loads(line) for line in ask(ettr_query(JOB_ID), "JSONEachRow").splitlines()]
+        return found if not is_all_over or all(one["is_over"] for one in found) else []
 
     def _attempt(self, number: int, seconds: float) -> ControllerStatus:
         def found() -> ControllerStatus | None:

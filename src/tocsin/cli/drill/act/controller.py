@@ -40,6 +40,8 @@ from tocsin.schemas.verdicts import ActionKind
 
 _RUNS_SECONDS: Final = 45.0
 """Longest time until a job that was started again trains."""
+_KEY_SECONDS: Final = 90.0
+"""Longest time until the engine has written the public key of its controller."""
 _MOST_BYTES: Final = 1 << 20
 
 
@@ -161,10 +163,20 @@ def server_of(controller: DrillController) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
+def _wait_for(path: Path) -> None:
+    """Wait until the engine has written its public key; raise DrillError if it does not."""
+    deadline = time.monotonic() + _KEY_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise DrillError(f"the engine has not written {path}")
+        time.sleep(0.05)
+
+
 def main() -> None:
     """Run the job controller until SIGTERM."""
     settings = read_settings(Path(sys.argv[1]))
     context = warm_up(Path(settings.folder), os.getpgrp())
+    _wait_for(Path(settings.keys_file))
     controller = DrillController(settings, DrillAttempts(settings, context))
     server = server_of(controller)
     controller.port = server.server_port
