@@ -40,7 +40,7 @@ from tocsin.schemas.action_events import (
     MachineFacts,
     QuietSteps,
 )
-from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.action_states import OPEN_STATES, ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.operator_notes import Feedback, Maintenance, note_from, note_object
 from tocsin.schemas.verdicts import Verdict
@@ -51,6 +51,8 @@ FACTS: Final = "facts"
 """Name of the part with what is known of machines, jobs, executors and engines."""
 _ACTION: Final = "action/"
 _POLICY: Final = "policy/"
+_TICKED: Final = frozenset({*OPEN_STATES, ActionState.CLAIMED, ActionState.STARTED, ActionState.BLOCKED, ActionState.UNDOING})
+"""States that the passing of time may change."""
 _MAX_ROUNDS: Final = 8
 """How often in a row the policy may answer the end of an action by another action that ends at once."""
 
@@ -154,7 +156,7 @@ class ActionController:
     def on_time(self, now_ns: int) -> list[Action]:
         """Judge anew what waits, end what is over, and page what is held up; called about once a second."""
         self._desk.chain.breaker.on_time(self.config.breaker, now_ns)
-        for tracked in self._sorted():
+        for tracked in self._sorted(_TICKED):
             self._tick(tracked, now_ns)
         self._intake.take_proposals(self._ladder.on_time(now_ns), now_ns)
         found = self._published(now_ns)
@@ -263,9 +265,10 @@ class ActionController:
         self._desk.ended = []
         return self._desk.life.collect()
 
-    def _sorted(self) -> Iterable[TrackedAction]:
-        """Return all actions, oldest first, in the same order before and after a restore."""
-        return sorted(self._desk.book, key=lambda one: (one.action.issued_ns, one.action.action_id))
+    def _sorted(self, states: frozenset[ActionState] = frozenset(ActionState)) -> Iterable[TrackedAction]:
+        """Return the actions in some states, oldest first, in the same order before and after a restore."""
+        found = [one for one in self._desk.book if one.action.state in states]
+        return sorted(found, key=lambda one: (one.action.issued_ns, one.action.action_id))
 
     def _prune(self, now_ns: int) -> None:
         """Forget finished actions that no budget counts and no late message can mean any more."""
@@ -273,5 +276,7 @@ class ActionController:
         lapsed_ns = now_ns - ns(self.config.lapsed_kept_seconds)
         for tracked in self._desk.book:
             last_ns = max(tracked.action.changed_ns, tracked.action.deadline_ns)
+            if last_ns >= lapsed_ns and last_ns >= before_ns:
+                continue
             if tracked.is_final and last_ns < (lapsed_ns if has_lapsed(tracked) else before_ns):
                 self._desk.book.forget(tracked)
