@@ -51,7 +51,9 @@ FACTS: Final = "facts"
 """Name of the part with what is known of machines, jobs, executors and engines."""
 _ACTION: Final = "action/"
 _POLICY: Final = "policy/"
-_TICKED: Final = frozenset({*OPEN_STATES, ActionState.CLAIMED, ActionState.STARTED, ActionState.BLOCKED, ActionState.UNDOING})
+_TICKED: Final = frozenset(
+    {*OPEN_STATES, ActionState.CLAIMED, ActionState.STARTED, ActionState.BLOCKED, ActionState.UNDOING}
+)
 """States that the passing of time may change."""
 _MAX_ROUNDS: Final = 8
 """How often in a row the policy may answer the end of an action by another action that ends at once."""
