@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tocsin.pipeline.lab.testing import JobShape
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.credential_store import write_credentials
 from tocsin.schemas.credentials import Credential, Role
+from tocsin.schemas.errors import ConfigError, TargetRefusedError
 from tocsin.schemas.verdicts import ActionKind
 
 KINDS = frozenset({ActionKind.RESTART, ActionKind.EVICT})
@@ -130,3 +132,29 @@ def test_the_loop_ends_in_order_and_says_what_is_left(life: ActingLife) -> None:
     assert not thread.is_alive()
     names = {family.name for family in client.families()}
     assert "tocsin_executor_connected" in names
+
+
+def test_each_registered_system_is_made_from_its_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(executor, "signer_of", lambda *_: new_signing_key(Role.EXECUTOR, "some-executor", 1))
+    monkeypatch.setattr(executor, "reader_of", lambda *_: object())
+    keys, proto = tmp_path / "controller-public.json", tmp_path / "health_event.proto"
+    write_credentials(keys, (public_half(CONTROLLER),))
+    parser = argparse.ArgumentParser()
+    executor.add_arguments(parser)
+
+    def kinds(*words: str) -> frozenset[ActionKind]:
+        args = parser.parse_args([*words, "--controller-keys", str(keys), "--cluster", "a", "--cluster", "b"])
+        client = executor.client_of(args)
+        assert [one.cluster for one in client._configs] == ["a", "b"]  # noqa: SLF001
+        return client._configs[0].kinds  # noqa: SLF001
+
+    assert ActionKind.DRAIN in kinds("slurm", "--slurm-user", "slurm")
+    assert kinds("job", "--url", "http://127.0.0.1:1") == {ActionKind.RESTART, ActionKind.EVICT, ActionKind.ROLLBACK}
+    proto.write_text("message HealthEvent {\n  string agent = 1;\n}\n")
+    with pytest.raises(TargetRefusedError, match="would carry out what is only to be stored"):
+        kinds("nvsentinel", "--proto", str(proto))
+    with pytest.raises(ConfigError, match="--proto"):
+        kinds("nvsentinel")
+    assert capsys.readouterr().out == ""
