@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -13,11 +14,15 @@ from kafka import KafkaProducer
 
 from tests.collectors.peer import wait_until
 from tests.kafka_kit import headers, make_topics, read_count
+from tests.pipeline.actions.executors.world import STEPS, StepTarget
 from tests.pipeline.actions.kit import CLUSTER, JOB, KINDS, T0, verdict_on
 from tests.pipeline.kafka.action_kit import ANN, CONTROLLER, EXECUTOR, status_of
+from tocsin.cli import executor
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.main import main
+from tocsin.pipeline.actions.executors.client import ExecutorClient, ExecutorKeys
+from tocsin.pipeline.actions.executors.core import ExecutorConfig
 from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 from tocsin.pipeline.identity.message_signatures import public_half
 from tocsin.pipeline.identity.verdict_signatures import VerdictSigner, new_engine_key
@@ -140,3 +145,29 @@ def test_a_verdict_is_carried_out_whoever_is_killed_and_nobody_forges_a_word(gro
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["state"] for one in lines if one["kind"] != "notify"] == ["done"]
     assert ground.until("done").revision == done.revision
+
+
+def test_an_executor_carries_it_out_over_the_topics(ground: Ground) -> None:
+    write_credentials(ground.folder / "slurm.json", (EXECUTOR,))
+    keys = ["--token-file", str(ground.folder / "slurm.json"), "--controller-keys", str(ground.folder / "all.json")]
+    parser = argparse.ArgumentParser()
+    executor.add_arguments(parser)
+    made = executor.client_of(parser.parse_args(["slurm", *ground.flags, *keys, "--cluster", CLUSTER]))
+    assert made.exchange(), "the flags lead to the topics"
+    target = StepTarget([0], frozenset({ActionKind.RESTART}))
+    own = ExecutorKeys(AckSigner(EXECUTOR), ActionChecker([public_half(CONTROLLER)]))
+    config = ExecutorConfig(CLUSTER, "slurm", target.kinds, effect_seconds=2.0)
+    client = ExecutorClient([config], ground.exchange, own, target, time.time_ns)
+    ground.start()
+    ground.action()
+    ground.judge("v2")
+    ground.until("approved")
+
+    def is_done() -> bool:
+        client.step()
+        action = ground.action()
+        return action is not None and action.state.value == "done"
+
+    wait_until(is_done, 60)
+    assert target.effects == list(STEPS)
+    assert not client.troubles

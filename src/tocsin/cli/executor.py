@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 from tocsin.cli.action_settings import PUBLIC_FILE
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.identity import signer_of
+from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
+from tocsin.cli.operator_channel import is_over_kafka
 from tocsin.cli.paths import data_folder
 from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role
@@ -26,7 +28,7 @@ from tocsin.schemas.errors import ConfigError
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.actions.executors.client import ExecutorClient
+    from tocsin.pipeline.actions.executors.client import EngineChannel, ExecutorClient
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
     from tocsin.pipeline.actions.executors.target import TargetSystem
 
@@ -66,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--metrics-listen", metavar="HOST:PORT", default=default, help=text)
         entry.add_arguments(one)
         add_engine_arguments(one, (Role.EXECUTOR,))
+        add_kafka_arguments(one, text="exchange over the topics of these brokers, not with an engine (docs/actions.md)")
         add_log_arguments(one)
 
 
@@ -112,9 +115,9 @@ def client_of(args: argparse.Namespace) -> ExecutorClient:
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
     from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 
-    credential, channel = signer_of(args, Role.EXECUTOR), reader_of(args, (Role.EXECUTOR,))
+    credential, channel = signer_of(args, Role.EXECUTOR), _channel(args)
     if credential is None or channel is None:
-        must = "the engine's address, with --token-file (tocsin token issue NAME --role executor)"
+        must = "the engine's address, or --kafka, with --token-file (tocsin token issue NAME --role executor)"
         raise ConfigError("--engine", args.engine, must)
     if credential.name == ANY_NAME:
         raise ConfigError("--token-file", args.token_file, "a credential with a name: acks are said in it")
@@ -125,6 +128,15 @@ def client_of(args: argparse.Namespace) -> ExecutorClient:
         ExecutorConfig(cluster, credential.name, target.kinds) for cluster in dict.fromkeys(args.cluster or ["default"])
     ]
     return ExecutorClient(configs, channel, keys, target, time.time_ns, signed)
+
+
+def _channel(args: argparse.Namespace) -> EngineChannel | None:
+    """Return what exchanges actions: the topics, or an engine; None: neither is named."""
+    if not is_over_kafka(args):
+        return reader_of(args, (Role.EXECUTOR,))
+    from tocsin.pipeline.kafka.action_exchange import KafkaExchange
+
+    return KafkaExchange(settings_of(args), args.topic_prefix)
 
 
 def controller_keys(named: str) -> tuple[Credential, ...]:
