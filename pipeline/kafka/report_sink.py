@@ -22,9 +22,20 @@ from tocsin.pipeline.stores.attempt_time_codec import decode_attempt_time
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus, Store
 from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, decode_status
-from tocsin.schemas.action_codec import decode_action
+from tocsin.schemas.action_codec import decode_ack_or_event, decode_action
+from tocsin.schemas.action_events import Ack
+from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import IdentityError, RowRefusedError, SchemaError
-from tocsin.schemas.kafka.topics import ACTIONS, ALERTS_SENT, ETTR, EVIDENCE, HOST_HEALTH, JOB_STATUS, NOTES_TAKEN
+from tocsin.schemas.kafka.topics import (
+    ACTION_ACKS,
+    ACTIONS,
+    ALERTS_SENT,
+    ETTR,
+    EVIDENCE,
+    HOST_HEALTH,
+    JOB_STATUS,
+    NOTES_TAKEN,
+)
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.operator_requests import decode_taken
 
@@ -40,6 +51,8 @@ class _ReportRows:
     alerts: list[AlertSent] = field(default_factory=list)
     notes: list[OperatorNote] = field(default_factory=list)
     actions: list[ActionChange] = field(default_factory=list)
+    action_changes: list[Action] = field(default_factory=list)
+    action_acks: list[Ack] = field(default_factory=list)
 
     def add(self, other: _ReportRows) -> None:
         """Add the rows of another message."""
@@ -50,6 +63,8 @@ class _ReportRows:
         self.alerts += other.alerts
         self.notes += other.notes
         self.actions += other.actions
+        self.action_changes += other.action_changes
+        self.action_acks += other.action_acks
 
     def write(self, store: Store) -> None:
         """Insert all rows."""
@@ -67,6 +82,10 @@ class _ReportRows:
             store.write_notes(self.notes)
         if self.actions:
             store.write_actions(self.actions)
+        if self.action_changes:
+            store.write_action_changes(self.action_changes)
+        if self.action_acks:
+            store.write_action_acks(self.action_acks)
 
 
 class ReportSink(TopicSink):
@@ -114,6 +133,8 @@ def _read(message: Message, config: TopicSinkConfig) -> _ReportRows | RefusedMes
     if message.value is None:
         return RefusedMessage(message, "no_value", "the message has no value: must be a report of the engine")
     topic = message.topic.rpartition(".")[2]
+    if topic == ACTION_ACKS:
+        return _ack_rows(message, config)
     check = config.action_check if topic == ACTIONS else config.check
     try:
         if check is not None:
@@ -143,5 +164,18 @@ def _rows_of(topic: str, value: bytes) -> _ReportRows | None:
     if topic == NOTES_TAKEN:
         return _ReportRows(notes=[decode_taken(value).note])
     if topic == ACTIONS:
-        return _ReportRows(actions=[change_of(decode_action(value), is_dry_run=False)])
+        action = decode_action(value)
+        return _ReportRows(actions=[change_of(action, is_dry_run=False)], action_changes=[action])
     return None
+
+
+def _ack_rows(message: Message, config: TopicSinkConfig) -> _ReportRows:
+    """Return the row of an executor's message; what is none, or is forged, is the controller's to refuse."""
+    value = message.value or b""
+    try:
+        if config.ack_check is not None:
+            config.ack_check(value, message.signature, message.timestamp_ns)
+        told = decode_ack_or_event(value)
+    except (SchemaError, IdentityError):
+        return _ReportRows()
+    return _ReportRows(action_acks=[told]) if isinstance(told, Ack) else _ReportRows()

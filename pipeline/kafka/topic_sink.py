@@ -44,6 +44,7 @@ class TopicSinkConfig:
         check: checks a message's value and signature (None = none) at its verdict's time, and raises ``IdentityError``
             for messages of no known engine. None: every writer of the topic is trusted.
         action_check: likewise for messages of the controller of actions.
+        ack_check: likewise for messages of executors.
     """
 
     linger_seconds: float = 0.25
@@ -52,6 +53,7 @@ class TopicSinkConfig:
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     check: Check | None = None
     action_check: Check | None = None
+    ack_check: Check | None = None
 
 
 class TopicSink(ABC):

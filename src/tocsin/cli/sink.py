@@ -19,11 +19,11 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError, TocsinError
-from tocsin.schemas.kafka.topics import ACTIONS, ALERTS_SENT, NOTES_TAKEN, REPORTS, VERDICTS
+from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, ALERTS_SENT, NOTES_TAKEN, REPORTS, VERDICTS
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.kafka.topic_sink import Check, TopicSink
+    from tocsin.pipeline.kafka.topic_sink import Check, TopicSink, TopicSinkConfig
     from tocsin.pipeline.kafka.verdicts import KafkaVerdicts
     from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
     from tocsin.schemas.formats.prometheus_text import Family
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     is_set = os.environ.get("TOCSIN_ACT", "") not in {"", "0"}
     parser.add_argument("--act", action="store_true", default=is_set, help=text)
-    text = "with --act: write only actions that a controller of this file signed [env: TOCSIN_CONTROLLER_KEYS]"
+    text = "with --act: write only what controllers and executors of this file signed [env: TOCSIN_CONTROLLER_KEYS]"
     default = os.environ.get("TOCSIN_CONTROLLER_KEYS", "")
     parser.add_argument("--controller-keys", metavar="FILE", default=default, help=text)
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="serve /metrics and /healthz there")
@@ -95,15 +95,13 @@ def _sinks(
     from tocsin.pipeline.kafka.notes_reader import NotesReader
     from tocsin.pipeline.kafka.planned_actions import PlannedActions
     from tocsin.pipeline.kafka.report_sink import ReportSink
-    from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
     from tocsin.pipeline.kafka.verdict_sink import VerdictSink
     from tocsin.pipeline.kafka.verdicts import KafkaDeadLetters, verdict_source
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
-    actions = action_checker_of(args.controller_keys) if args.act else None
-    prefix, config = args.topic_prefix, TopicSinkConfig(check=check, action_check=actions.check if actions else None)
+    prefix, config = args.topic_prefix, _sink_config(args, check)
     group = args.group or f"{prefix}.sink-clickhouse"
-    reports = (*REPORTS, ALERTS_SENT, NOTES_TAKEN, *([ACTIONS] if args.act else []))
+    reports = (*REPORTS, ALERTS_SENT, NOTES_TAKEN, *((ACTIONS, ACTION_ACKS) if args.act else ()))
     notes = NotesReader(settings, prefix, check)
     opened.callback(notes.close)
     notes.start()
@@ -120,6 +118,18 @@ def _sinks(
             sink.is_replaced, sink.planned = args.act, None if args.act else PlannedActions(notes.work, time.time_ns)
         parts.append((sink, source))
     return parts
+
+
+def _sink_config(args: argparse.Namespace, check: Check | None) -> TopicSinkConfig:
+    """Return the settings of the sinks: whose messages they believe."""
+    from tocsin.pipeline.identity.action_signatures import AckChecker
+    from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
+
+    actions = action_checker_of(args.controller_keys) if args.act else None
+    if actions is None:
+        return TopicSinkConfig(check=check)
+    acks = AckChecker(read_credentials(Path(args.controller_keys)))
+    return TopicSinkConfig(check=check, action_check=actions.check, ack_check=acks.admit)
 
 
 def _page(listen: str, parts: Sequence[tuple[TopicSink, KafkaVerdicts]]) -> MetricsPage:

@@ -15,7 +15,7 @@ from tests.pipeline.stores.test_alert_codec import ROW
 from tests.pipeline.stores.test_attempt_time_codec import TOLD
 from tests.pipeline.stores.test_report_codec import STATE, point
 from tests.schemas.test_operator_notes import JUDGED, WORK
-from tocsin.pipeline.identity.action_signatures import ActionChecker
+from tocsin.pipeline.identity.action_signatures import AckChecker, ActionChecker
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.report_sink import ReportSink
 from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
@@ -25,8 +25,10 @@ from tocsin.pipeline.stores.alert_codec import encode_alert
 from tocsin.pipeline.stores.attempt_time_codec import encode_attempt_time
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.report_codec import encode_evidence, encode_health, encode_status
+from tocsin.schemas.action_events import AckKind
 from tocsin.schemas.errors import IdentityError, RowRefusedError, StoreAwayError
 from tocsin.schemas.kafka.topics import (
+    ACTION_ACKS,
     ACTIONS,
     ALERTS_SENT,
     ETTR,
@@ -82,11 +84,17 @@ def test_the_controller_s_actions_are_rows_and_its_own_keys_check_them() -> None
     struck(world)
     [signed] = [one for one in world.seats.log[ACTIONS] if b'"notify"' not in (one.value or b"")]
     forged = replace(signed, offset_count=signed.offset_count + 1, signature=None)
-    drained([signed, forged], store, box, TopicSinkConfig(action_check=ActionChecker(KEYS).check))
+    config = TopicSinkConfig(action_check=ActionChecker(KEYS).check, ack_check=AckChecker(KEYS).admit)
+    world.ack(world.actions()[-1], AckKind.CLAIMED)
+    world.ack(world.actions()[-1], AckKind.STARTED, signer=None)
+    drained([signed, forged], store, box, config)
+    drained(world.seats.log[ACTION_ACKS], store, MemoryBox(), config)
 
     assert [(one.state.value, one.action.verdict_id, one.action.dry_run) for one in store.actions_of(["v1"])] == [
         ("approved", "v1", False)
     ]
+    assert [one.state.value for one in store.action_changes] == ["approved"]
+    assert [one.kind for one in store.action_acks] == [AckKind.CLAIMED], "and not what nobody signed"
     assert [one.reason for one in box.dead_letters] == ["unsigned"]
 
 
