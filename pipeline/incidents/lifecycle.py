@@ -209,7 +209,7 @@ class Decide:
         """Open an incident for a finding; return its first line, or none where its evidence closed a verdict before."""
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
         taken = any(incident.verdict.verdict_id == verdict_id for incident in self._incidents)
-        if self._closed.is_silenced(verdict_id, finding, now_ns, self._config.closed_quiet_ns):
+        if self._closed.is_silenced(finding, now_ns, self._config.closed_quiet_ns):
             return []
         if taken or self._closed.is_rest(verdict_id, finding):
             # An incident that became another one holds the id; or the closed verdict with this id keeps its last line.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -217,9 +218,17 @@ class AttemptAccount:
         fault.is_cancelled = verdict.state is VerdictState.CANCELLED or verdict.fault not in _STANDSTILLS
 
     def _fault_claims(self) -> list[Claim]:
-        """Return the detection and the diagnosis of each verdict that was not taken back."""
+        """Return the detection and the diagnosis of each verdict that was not taken back.
+
+        That the job stands is found once: what another verdict told since the onset, such as one that a person closed,
+        ends the detection.
+        """
         standing = [one for one in self._faults.values() if not one.is_cancelled]
-        found = [(TimePart.DETECTION, one.onset_ns, one.opened_ns) for one in standing]
+        openings = sorted(one.opened_ns for one in standing)
+        found = [
+            (TimePart.DETECTION, one.onset_ns, openings[bisect_left(openings, min(one.onset_ns, one.opened_ns))])
+            for one in standing
+        ]
         return found + [(TimePart.DIAGNOSIS, one.opened_ns, one.confirmed_ns) for one in standing if one.confirmed_ns]
 
     def bound(self) -> None:

@@ -764,6 +764,39 @@ class TestClosedByHuman:
         assert [line.state.value for line in again] == ["open"]
         assert again[0].verdict_id != life.lines[0].verdict_id
 
+    @pytest.mark.parametrize(
+        ("closed", "later"),
+        [
+            (finding(HANG, "n3"), finding(HANG, "n3", onset=1 + 2e-7)),
+            (finding(SLOW, "n3", onset=2), finding(SLOW, "n3", onset=1)),
+            (finding(HANG, "n3"), finding(HANG, "n3", "n4")),
+            (finding(HANG, "n3"), finding(HANG)),
+            (finding(HANG), finding(HANG, onset=2)),
+        ],
+        ids=["onset_rounded", "onset_known_better", "suspects_grow", "suspects_go", "nobody_named"],
+    )
+    @pytest.mark.parametrize("is_restarted", [False, True])
+    def test_it_stays_quiet_where_its_details_change(
+        self, closed: Finding, later: Finding, *, is_restarted: bool
+    ) -> None:
+        life = Life()
+        life.see(closed, seconds=8)
+        self.close(life)
+        if is_restarted:
+            after = Decide(CONFIG, JOB)
+            after.restore(life.decide.snapshot())
+            life.decide = after
+
+        assert life.see(later, seconds=CONFIG.closed_quiet_ns // NS_PER_SECOND - 1) == []
+        assert [line.state.value for line in life.see(later, seconds=2)] == ["open"]
+
+    def test_the_first_name_of_a_closed_incident_is_told_at_once(self) -> None:
+        life = Life()
+        life.see(finding(HANG), seconds=3)
+        self.close(life)
+
+        assert [line.state.value for line in life.see(finding(HANG, "n3"))] == ["open"]
+
     def test_the_end_of_a_process_is_never_told_again(self) -> None:
         life, reported = Life(), finding(STOP, "n3")
         life.see(reported, seconds=3)

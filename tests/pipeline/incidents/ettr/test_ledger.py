@@ -205,6 +205,22 @@ def test_a_verdict_that_is_taken_back_cost_nothing() -> None:
     assert "detection" not in line.seconds()
 
 
+def test_an_incident_that_goes_on_after_a_person_closed_it_is_not_found_again() -> None:
+    line = Timeline()
+    job = line.begin()
+    line.run(job, 60)
+    line.run(job, 200, lambda: job.freeze(5, seen=False))
+    before = line.seconds()
+    opened = next(one for one in line.verdicts if one.update == 0)
+    goes_on = replace(opened, verdict_id="0" * 16, detected_ns=line.now_ns - 20 * NS_PER_SECOND)
+    line.ledger.on_verdicts([replace(opened, state=VerdictState.RESOLVED, update=9), goes_on])
+
+    assert (line.seconds()["detection"], line.seconds().get("diagnosis")) == (
+        before["detection"],
+        before.get("diagnosis"),
+    )
+
+
 def test_one_rank_with_wrong_step_numbers_makes_no_step() -> None:
     ledger = EttrLedger()
     for second in range(1, 60):
