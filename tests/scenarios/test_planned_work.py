@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
 from tocsin.pipeline.runtime.embedded.note_follower import attach_notes
 from tocsin.schemas import events
 from tocsin.schemas.action_states import ActionState
-from tocsin.schemas.operator_notes import Maintenance
+from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.records import NS_PER_SECOND, Severity
-from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Verdict, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Suspect, Verdict, VerdictState
 
 
 def plan(fleet: Fleet, kind: ComponentKind, name: str, hours: float = 2.0) -> Maintenance:
@@ -29,6 +30,13 @@ def plan(fleet: Fleet, kind: ComponentKind, name: str, hours: float = 2.0) -> Ma
     )
     fleet.view.on_maintenance(word)
     return word
+
+
+def renamed(verdict: Verdict, now_ns: int, host: str) -> Verdict:
+    """Return a verdict's next line, which names another host."""
+    return replace(
+        verdict, update=verdict.update + 1, suspects=(Suspect(Component(ComponentKind.HOST, host)),), detected_ns=now_ns
+    )
 
 
 class TestIdleHost:
@@ -108,6 +116,73 @@ class TestRepeatOffence:
             fleet.verdict("n005", 79, job)
         fleet.run(2.0)
         assert [one.reason for one in fleet.opened()] == ["repeat_offender"]
+
+    def test_a_word_counts_for_the_hosts_that_the_verdict_named_then(self) -> None:
+        fleet = Fleet()
+        for job in ("j1", "j2"):
+            made = fleet.verdict("n005", 79, job)
+            fleet.run(5.0)
+            fleet.feedback(made.verdict_id, is_true=True)
+            fleet.run(0.5)
+            fleet.line(renamed(made, fleet.now_ns, "n006"))
+            fleet.restart()
+            fleet.run(5.0)
+        assert "n006" not in [host for one in fleet.opened() for host in named(one)]
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_a_word_that_arrives_after_the_next_line_counts_for_the_hosts_of_its_own_time(self, is_late: bool) -> None:
+        fleet = Fleet()
+        for job in ("j1", "j2"):
+            made = fleet.verdict("n005", 79, job)
+            fleet.run(5.0)
+            word = Feedback("c", made.verdict_id, True, "looked at it", "uid:1", fleet.now_ns)
+            fleet.run(5.0)
+            if is_late:
+                fleet.line(renamed(made, fleet.now_ns, "n006"))
+            fleet.view.on_feedback(word, fleet.now_ns)
+            fleet.run(5.0)
+        assert [named(one) for one in fleet.opened()] == ([] if is_late else [["n005"]])
+
+    @pytest.mark.parametrize("state", [VerdictState.CANCELLED, VerdictState.RESOLVED])
+    @pytest.mark.parametrize("is_checked", [False, True])
+    def test_what_evidence_takes_back_does_not_count(self, state: VerdictState, is_checked: bool) -> None:
+        fleet = Fleet()
+        made = [fleet.verdict("n005", 79, job, check=is_checked) for job in ("j1", "j2")]
+        fleet.feedback(made[0].verdict_id, is_true=True)
+        fleet.feedback(made[1].verdict_id, is_true=True)
+        fleet.seconds += 5.0
+        for one in made:
+            fleet.line(replace(one, update=1, state=state, reason="gone", detected_ns=fleet.now_ns))
+            fleet.line(one)  # the first line comes again
+        fleet.run(5.0)
+        counts = state is not VerdictState.CANCELLED
+        assert fleet.view.status()["repeat_offenders"] == int(counts)
+        for one in made:
+            fleet.feedback(one.verdict_id, is_true=True)
+        fleet.run(5.0)
+        assert fleet.view.status()["repeat_offenders"] == 1, "a later word counts"
+
+    def test_a_failed_check_counts_for_the_host_that_failed_it(self) -> None:
+        fleet = Fleet()
+        for job in ("j1", "j2"):
+            one = fleet.make("n005", 79, job, check=True)
+            suspects = (*one.suspects, Suspect(Component(ComponentKind.HOST, "n006")))
+            fleet.line(replace(one, suspects=suspects))
+        fleet.run(5.0)
+        assert [named(one) for one in fleet.opened()] == [["n005"]]
+
+    def test_upheld_incidents_of_an_idle_host_count(self) -> None:
+        fleet = Fleet()
+        for _ in range(2):
+            fleet.event("n005", events.XID, code=79)
+            fleet.run(60.0)
+            [found] = [one for one in fleet.view.live if one.reason == "certain_signal_when_idle"]
+            fleet.feedback(found.verdict_id, is_true=True)
+            fleet.busy["n005"] = "j1"
+            fleet.run(2 * HOUR, step=60.0)
+            fleet.busy.clear()
+            fleet.run(HOUR, step=60.0)
+        assert [(one.reason, named(one)) for one in fleet.opened()][-1] == ("repeat_offender", ["n005"])
 
     def test_false_takes_the_count_back(self) -> None:
         fleet = Fleet()

@@ -251,6 +251,7 @@ class FleetView:
             (signal.host,),
         )
         verdict = self._book.open(key, opening, now_ns)
+        self._offenders.take(verdict)
         self._floods.add_member(verdict.verdict_id, signal.name, [signal.host], own_word=True)
 
     def _on_agent(self, event: Event, now_ns: int) -> None:
