@@ -17,6 +17,7 @@ from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
 from tocsin.pipeline.runtime.embedded.note_follower import attach_notes
 from tocsin.schemas import events
 from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.records import NS_PER_SECOND, Severity
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Suspect, Verdict, VerdictState
@@ -84,6 +85,93 @@ class TestIdleHost:
         fleet.run(0.2 * HOUR)
         [found] = fleet.opened()
         assert (named(found), found.action) == (["n005"], ActionKind.DRAIN)
+
+
+def fleet_causes(fleet: Fleet) -> list[str]:
+    """Return the causes of the fleet's standing incidents."""
+    return sorted(one.cause for one in fleet.view.live if one.job.job_id == FLEET_JOB_ID)
+
+
+class TestManyHosts:
+    def test_hosts_that_join_from_outside_the_work_are_an_incident_of_their_own_and_told(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:12]:
+            plan(fleet, ComponentKind.HOST, host)
+        inside = []
+        for host in fleet.hosts[:4]:
+            inside.append(fleet.verdict(host, 151))
+            fleet.run(60.0)
+        assert fleet_causes(fleet) == ["planned_work"]
+        assert [fleet.view.covering(one.verdict_id) != "" for one in inside] == [True] * 4
+        assert [one.verdict.cause for one in fleet.pager.pages if not named(one.verdict)] == []
+        outside = []
+        for row, host in enumerate(fleet.hosts[100:160]):
+            outside.append(fleet.verdict(host, 151, f"j{row % 10}"))
+            fleet.run(60.0)
+            fleet.restart()
+        assert "planned_work" in fleet_causes(fleet)
+        [common] = [one for one in fleet.view.live if one.job.job_id == FLEET_JOB_ID and one.cause != "planned_work"]
+        assert {fleet.view.covering(one.verdict_id) for one in outside} == {common.verdict_id}
+        assert common.verdict_id not in {fleet.view.covering(one.verdict_id) for one in inside}
+        assert common.verdict_id in {one.verdict.verdict_id for one in fleet.pager.pages}
+        fleet.run(3 * HOUR)
+        assert len(fleet_causes(fleet)) == 1, "the incident of the work ends with it"
+
+    def test_one_host_outside_the_work_is_not_covered_by_its_incident(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:8]:
+            plan(fleet, ComponentKind.HOST, host)
+            fleet.event(host, events.XID, code=79)
+        fleet.run(60.0)
+        assert fleet_causes(fleet) == ["planned_work"]
+        fleet.event("n200", events.XID, code=79)
+        fleet.run(60.0)
+        [alone] = [one for one in fleet.view.live if named(one) == ["n200"]]
+        assert (alone.action, fleet.view.covering(alone.verdict_id)) == (ActionKind.DRAIN, "")
+
+    def test_what_stands_when_the_work_ends_is_told_then_as_one(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:16]:
+            plan(fleet, ComponentKind.HOST, host)
+            fleet.event(host, events.XID, code=79)
+        fleet.run(1.9 * HOUR)
+        assert fleet.pager.pages == []
+        fleet.run(0.2 * HOUR)
+        [cause] = fleet_causes(fleet)
+        assert cause != "planned_work"
+        assert [one.verdict.cause for one in fleet.pager.pages] == [cause]
+
+    def test_what_a_boot_under_the_work_took_back_counts_no_more(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:16]:
+            plan(fleet, ComponentKind.HOST, host)
+            fleet.event(host, events.XID, code=79)
+        fleet.run(HOUR)
+        for host in fleet.hosts[:16]:
+            fleet.event(host, events.AGENT, edge="start")
+        fleet.run(2 * HOUR)
+        assert fleet.view.live == ()
+        assert fleet.pager.pages == []
+
+    def test_a_log_line_of_the_work_counts_no_more_when_it_has_ended(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:16]:
+            plan(fleet, ComponentKind.HOST, host)
+            fleet.event(host, events.XID, code=151)
+        fleet.run(3 * HOUR)
+        assert fleet.view.live == ()
+        assert (fleet.lines[-1].state, fleet.lines[-1].reason) == (VerdictState.RESOLVED, "planned_work_ended")
+
+    def test_what_was_given_before_the_work_stays_what_it_is(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:16]:
+            fleet.event(host, events.XID, code=79)
+        fleet.seconds += 1.0
+        for host in fleet.hosts[:16]:
+            plan(fleet, ComponentKind.HOST, host)
+        fleet.run(60.0)
+        [cause] = fleet_causes(fleet)
+        assert cause != "planned_work"
 
 
 class TestRepeatOffence:

@@ -23,7 +23,7 @@ class FleetReason(NamedReason):
     SIGNAL_GONE = "signal_gone", "No machine has reported the signal for longer than chance explains."
     WORKS_AGAIN = "works_under_load", "The machine runs a job again, for long enough, and does not report it any more."
     HOST_SAYS_WELL = "host_says_well", "The part that was reported as broken is reported as well."
-    WORK_ENDED = "planned_work_ended", "The planned work has ended, and the machine's fault was not taken back."
+    WORK_ENDED = "planned_work_ended", "The planned work has ended; a fault that was not taken back counts now."
     BOOTED = (
         "started_under_planned_work",
         "The machine's agent began anew under planned work, and the fault is not back.",

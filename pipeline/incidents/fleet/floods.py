@@ -3,6 +3,9 @@
 A verdict is covered if it is about hosts that gave the signal and rests on their own word. It is not covered if peers
 saw the fault, a check failed, or its signal is another one: that is a real fault among the flood. A leaf switch that
 fails is why its hosts' peers wait, so its incident covers verdicts with witnesses, too.
+
+What a host gives while work on it is planned is counted apart, and is an incident of that work, which covers these
+hosts alone and ends with the work. A fault that outlasts the work counts as given at the work's end.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, FaultK
 SILENT: Final = "silent"
 """Signal of hosts whose agents are not heard any more."""
 _MONITORING: Final = (SILENT, "collector:")
+_PLANNED: Final = "planned/"
+"""Begin of the name under which a signal of hosts under planned work stands."""
 _DRIVER: Final = ("xid:", "sxid:", "gpu_")
 _EXAMPLES_COUNT: Final = 8
 
@@ -95,7 +100,7 @@ class Floods:
         return dict(self._covered)
 
     def look(self, now_ns: int) -> None:
-        """Open an incident for each signal that too many hosts give."""
+        """Open an incident for each signal that too many hosts give, those under planned work apart."""
         self._look_for_silence(now_ns)
         oldest_ns = now_ns - self._config.windows_ns[-1]
         for name, by_host in list(self._seen_ns.items()):
@@ -103,18 +108,62 @@ class Floods:
                 del by_host[host]
             if not by_host:
                 self._forget(name)
-            elif f"fleet/{name}" not in self._book.live and len(by_host) >= self._config.min_hosts_count - 1:
-                self._judge(name, by_host, now_ns)
+                continue
+            waits = [one for one in (name, _PLANNED + name) if f"fleet/{one}" not in self._book.live]
+            for one in waits if len(by_host) >= self._config.min_hosts_count - 1 else ():
+                part = self._part(one)
+                if len(part) >= self._config.min_hosts_count - 1:
+                    self._judge(one, part, now_ns)
 
-    def is_gone(self, key: str, now_ns: int) -> bool:
+    def _part(self, name: str) -> dict[str, int]:
+        """Return the hosts under planned work that give a signal, or the others, and when each gave it last.
+
+        Args:
+            name: the signal; with ``_PLANNED`` before it, the hosts under planned work are returned.
+        """
+        signal = name.removeprefix(_PLANNED)
+        by_host = self._seen_ns.get(signal, {})
+        if not self._hosts.has_works:
+            return {} if name != signal else by_host
+        ended_ns = self._ended_ns.get(name, 0)
+        if name != signal:
+            return {one: ts_ns for one, ts_ns in by_host.items() if ts_ns > ended_ns and self._is_planned(one, ts_ns)}
+        found: dict[str, int] = {}
+        outlasted: dict[str, int] = {}
+        for host, ts_ns in by_host.items():
+            work = self._hosts.work_on(host, ts_ns)
+            if work is None:
+                found[host] = ts_ns
+            elif not self._is_planned(host, ts_ns):
+                outlasted[host] = max(ts_ns, work.end_ns)
+        for signal, hosts, _ in self._members.values() if outlasted else ():
+            for host in hosts if signal == name else ():
+                if outlasted.get(host, 0) > ended_ns:  # a verdict about it stands
+                    found[host] = outlasted[host]
+        return found
+
+    def _is_planned(self, host: str, ts_ns: int) -> bool:
+        """Return whether work was planned on a host when it gave a signal, and work on it goes on."""
+        is_on = self._hosts.work_on(host, self._hosts.now_ns) is not None
+        return is_on and self._hosts.work_on(host, ts_ns) is not None
+
+    def gone(self, key: str, now_ns: int) -> FleetReason | None:
+        """Return why a standing fleet incident is over, None: it is not."""
+        name = key.removeprefix("fleet/")
+        if name.startswith(_PLANNED) and not self._part(name):
+            is_given = bool(self._seen_ns.get(name.removeprefix(_PLANNED)))
+            return FleetReason.WORK_ENDED if is_given else FleetReason.SIGNAL_GONE
+        return FleetReason.SIGNAL_GONE if not name.startswith(_PLANNED) and self._is_gone(key, now_ns) else None
+
+    def _is_gone(self, key: str, now_ns: int) -> bool:
         """Return whether the signal of a standing fleet incident is gone.
 
         It is gone after a pause that chance hardly makes at its mean rate: P(pause > t) = exp(-t / mean distance).
         """
         name = key.removeprefix("fleet/")
         if name.startswith(_MONITORING) or name in LINK_SIGNALS:  # a host says, or shows, that it is over
-            return len(self._seen_ns.get(name, {})) < self._config.min_hosts_count
-        return self._is_over(list(self._seen_ns.get(name, {}).values()), self._book.live[key].onset_ns, now_ns)
+            return len(self._part(name)) < self._config.min_hosts_count
+        return self._is_over(list(self._part(name).values()), self._book.live[key].onset_ns, now_ns)
 
     def _is_over(self, times: Sequence[int], onset_ns: int, now_ns: int) -> bool:
         """Return whether the pause since the last of some reports is longer than chance explains.
@@ -139,7 +188,11 @@ class Floods:
         self._ended_ns[name] = now_ns
         while len(self._ended_ns) > self._config.max_signals_count:
             del self._ended_ns[next(iter(self._ended_ns))]
-        self._forget(name)
+        signal = name.removeprefix(_PLANNED)
+        if name == signal:
+            self._seen_ns[name] = self._part(_PLANNED + name)
+        if not self._seen_ns.get(signal):
+            self._forget(signal)
         for member in [one for one in self._members if self._covered.get(one) == verdict_id]:
             del self._covered[member]
 
@@ -156,19 +209,19 @@ class Floods:
         """Open an incident about what a signal's hosts share, or about the fleet."""
         leaf, of_leaf = self._leaf(name, by_host, now_ns)
         if leaf is not None:
-            self._open(name, of_leaf, now_ns, self._config.leaf_window_ns, leaf)
+            self._open(name, {host: by_host[host] for host in of_leaf}, self._config.leaf_window_ns, leaf)
             return
-        times, cause = list(by_host.values()), self._causes.get(name, "")
+        times, cause = list(by_host.values()), self._causes.get(name.removeprefix(_PLANNED), "")
         if self._is_over(times, min(times), now_ns):
             return  # old verdicts, read at a first start: what is over opens nothing
         window_ns, _ = exceeding_window(self._config, times, self._hosts.count, now_ns, cause)
         if window_ns and (not name.startswith(_MONITORING) or window_ns == self._config.windows_ns[0]):
-            hosts = [host for host, ts_ns in by_host.items() if now_ns - ts_ns <= window_ns]
-            self._open(name, hosts, now_ns, window_ns, None)
+            hosts = {host: ts_ns for host, ts_ns in by_host.items() if now_ns - ts_ns <= window_ns}
+            self._open(name, hosts, window_ns, None)
 
     def _leaf(self, name: str, by_host: Mapping[str, int], now_ns: int) -> tuple[Component | None, list[str]]:
         """Return the leaf switch most of whose hosts, and hardly any others, lost links together, with these hosts."""
-        if name not in LINK_SIGNALS:
+        if name.removeprefix(_PLANNED) not in LINK_SIGNALS:
             return None, []
         recent = [host for host, ts_ns in by_host.items() if now_ns - ts_ns <= self._config.leaf_window_ns]
         leaves = {self._hosts.leaf_of(host) for host in recent}
@@ -177,11 +230,17 @@ class Floods:
         enough = max(self._config.min_hosts_count - 1, self._config.leaf_share_ratio * self._hosts.behind(leaf))
         return (Component(ComponentKind.LEAF, leaf), recent) if len(recent) >= enough else (None, [])
 
-    def _open(self, name: str, hosts: Sequence[str], now_ns: int, window_ns: int, common: Component | None) -> None:
-        """Open an incident of the fleet and cover the verdicts that it stands for."""
-        key, by_host = f"fleet/{name}", self._seen_ns[name]
-        works = [work for host in hosts if (work := self._hosts.work_on(host, now_ns)) is not None]
-        if 2 * len(works) > len(hosts):
+    def _open(self, name: str, hosts: Mapping[str, int], window_ns: int, common: Component | None) -> None:
+        """Open an incident of the fleet and cover the verdicts that it stands for.
+
+        Args:
+            name: the signal, with ``_PLANNED`` before it for hosts under planned work.
+            hosts: host -> when it gave the signal last.
+            window_ns: span that holds these times.
+            common: what the hosts share, None: not known.
+        """
+        now_ns, signal = self._hosts.now_ns, name.removeprefix(_PLANNED)
+        if name != signal:
             cause = "planned_work"
         elif name.startswith(_MONITORING):
             cause = "monitoring_fault"
@@ -191,24 +250,28 @@ class Floods:
             cause = "common_component"
         shown = ", ".join(sorted(hosts)[:_EXAMPLES_COUNT]) + (", ..." if len(hosts) > _EXAMPLES_COUNT else "")
         span = f"within {window_ns // 60_000_000_000} min"
-        texts = [f"{len(hosts)} of {self._hosts.count} hosts gave the signal {name} {span}: {shown}"]
+        texts = [f"{len(hosts)} of {self._hosts.count} hosts gave the signal {signal} {span}: {shown}"]
         texts += [f"all of them are behind {common.name}"] if common is not None else []
-        texts += [f"planned work: {works[0].reason} ({works[0].actor})"] if cause == "planned_work" else []
-        onset_ns = min(by_host[host] for host in hosts)
+        work = self._hosts.work_on(min(hosts), now_ns) if cause == "planned_work" else None
+        texts += [f"planned work: {work.reason} ({work.actor})"] if work is not None else []
+        onset_ns = min(hosts.values())
         why, action = FleetReason.MANY_HOSTS, ActionKind.NOTIFY
         opening = Opening(
-            FLEET_JOB_ID, FaultKind.DEGRADED, cause, onset_ns, why, action, tuple(texts), name, common=common
+            FLEET_JOB_ID, FaultKind.DEGRADED, cause, onset_ns, why, action, tuple(texts), signal, common=common
         )
-        self._book.open(key, opening, now_ns)
+        self._book.open(f"fleet/{name}", opening, now_ns)
         for verdict_id in self._members:
             self._cover(verdict_id)
 
     def _cover(self, verdict_id: str) -> None:
         """Let a standing incident of the fleet stand for a verdict where the rule says so; else let it stand alone."""
         name, hosts, own_word = self._members[verdict_id]
-        fleet = self._book.live.get(f"fleet/{name}")
         known = self._seen_ns.get(name, {})
-        if fleet is None or not all(host in known for host in hosts):
+        if not all(host in known for host in hosts):
+            return
+        are_planned = all(self._is_planned(host, known[host]) for host in hosts)
+        fleet = self._book.live.get(f"fleet/{_PLANNED if are_planned else ''}{name}")
+        if fleet is None:
             return
         if own_word or self._is_of_leaf(fleet, hosts):
             self._covered.pop(verdict_id, None)

@@ -40,6 +40,7 @@ class FleetHosts:
         self._config = config
         self._all: dict[str, _FleetHost] = {}
         self._works: dict[str, Maintenance] = {}
+        self._index()
         self._tick_ns = 0
         self._listening_ns = 0
 
@@ -141,11 +142,31 @@ class FleetHosts:
         self._works[work.maintenance_id] = work
         while len(self._works) > _MAX_WORKS:
             del self._works[min(self._works, key=lambda key: self._works[key].end_ns)]
+        self._index()
+
+    def _index(self) -> None:
+        """Order the planned work by its target."""
+        self._by_target: dict[Component, list[Maintenance]] = {}
+        for one in self._works.values():
+            self._by_target.setdefault(one.target, []).append(one)
+
+    @property
+    def now_ns(self) -> int:
+        """Time of the last tick."""
+        return self._tick_ns
+
+    @property
+    def has_works(self) -> bool:
+        """Whether any planned work is remembered, gone on or over."""
+        return bool(self._works)
 
     def work_on(self, host: str, now_ns: int) -> Maintenance | None:
         """Return planned work that goes on now on a host or its leaf; None: there is none."""
-        targets = {Component(ComponentKind.HOST, host), Component(ComponentKind.LEAF, self.leaf_of(host))}
-        return next((one for one in self._works.values() if one.target in targets and one.is_on(now_ns)), None)
+        if not self._works:
+            return None
+        targets = Component(ComponentKind.HOST, host), Component(ComponentKind.LEAF, self.leaf_of(host))
+        works = (one for target in targets for one in self._by_target.get(target, ()))
+        return next((one for one in works if one.is_on(now_ns)), None)
 
     def is_planned(self, job_id: str, host: str, at_ns: int) -> bool:
         """Return whether work was planned at a time on a host, its leaf switch, or the job that it ran."""
@@ -171,4 +192,5 @@ class FleetHosts:
             target = Component(ComponentKind(fields["target"]["kind"]), fields["target"]["name"])
             work = Maintenance(**{**fields, "target": target})
             self._works[work.maintenance_id] = work
+        self._index()
         self._tick_ns, self._listening_ns = state["tick_ns"], state["listening_ns"]

@@ -322,8 +322,8 @@ class FleetView:
                     self._close(key, now_ns, VerdictState.RESOLVED, FleetReason.WORKS_AGAIN)
                 elif now_ns - last_ns > self._config.host_lapse_ns:
                     self._close(key, now_ns, VerdictState.EXPIRED, FleetReason.NO_NEWS)
-            elif key.startswith("fleet/") and self._floods.is_gone(key, now_ns):
-                self._close(key, now_ns, VerdictState.RESOLVED, FleetReason.SIGNAL_GONE)
+            elif key.startswith("fleet/") and (why := self._floods.gone(key, now_ns)) is not None:
+                self._close(key, now_ns, VerdictState.RESOLVED, why)
             elif key.startswith("repeat/") and not self._offenders.is_one(key.removeprefix("repeat/"), now_ns):
                 self._close(key, now_ns, VerdictState.RESOLVED, FleetReason.NO_NEWS)
 
