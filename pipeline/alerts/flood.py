@@ -27,14 +27,20 @@ class FloodLimits:
         route_count: incidents of all signatures in a window, counted for each severity, and apart for those that two
             other hosts saw. The first of a signature may exceed it, up to thrice.
         window_seconds: length of the window.
-        calm_seconds: a flood is over when no incident has joined its summary for so long, even where some of them
-            still stand: the summary keeps those, and later incidents are told one by one again.
+        calm_seconds: a flood is over when within so long fewer incidents joined its summary than would have been told
+            one by one, even where some of them still stand: the summary keeps those, and later incidents are told one
+            by one again.
     """
 
     signature_count: int = 5
     route_count: int = 20
     window_seconds: float = 600.0
     calm_seconds: float = 1800.0
+
+    @property
+    def calm_count(self) -> int:
+        """How many incidents of one signature are told one by one within the calm time."""
+        return max(1, int(self.signature_count * self.calm_seconds / self.window_seconds))
 
 
 def signature_of(verdict: Verdict) -> str:
@@ -145,6 +151,8 @@ class FloodSummary:
         told_total: how many the last notice counted.
         cancelled: how many of them were cancelled.
         members: ids of those that stand.
+        period_ns: begin of the present calm time, in which joining incidents are counted.
+        period_count: how many joined in it.
     """
 
     route: str
@@ -156,6 +164,8 @@ class FloodSummary:
     told_total: int = 0
     cancelled: int = 0
     members: set[str] = field(default_factory=set)
+    period_ns: int = 0
+    period_count: int = 0
 
     @classmethod
     def begin(cls, key: str, route: str, severity: AlertSeverity, verdict: Verdict, now_ns: int) -> FloodSummary:
@@ -173,12 +183,13 @@ class FloodSummary:
         shown = replace(
             verdict, verdict_id=name, suspects=(), witnesses=(), common=None, action=ActionKind.NOTIFY, update=0
         )
-        return cls(route, severity, shown)
+        return cls(route, severity, shown, period_ns=now_ns)
 
     def join(self, verdict_id: str, severity: AlertSeverity, now_ns: int) -> None:
         """Stand for one more incident, and be as urgent as the most urgent one."""
         self.members.add(verdict_id)
         self.total += 1
+        self.period_count += 1
         self.newest_ns = now_ns
         order = list(AlertSeverity)
         self.severity = min(self.severity, severity, key=order.index)
@@ -187,9 +198,20 @@ class FloodSummary:
         """Return whether none of its incidents stands, and none joined it lately."""
         return not self.members and now_ns - self.newest_ns >= _QUIET_NS
 
-    def is_calm(self, now_ns: int, calm_seconds: float) -> bool:
-        """Return whether no incident joined it for a calm window, so that it counts no more of them."""
-        return now_ns - self.newest_ns >= calm_seconds * NS_PER_SECOND
+    def is_calm(self, now_ns: int, limits: FloodLimits) -> bool:
+        """Return whether the flood is over, so that it counts no more incidents; called with each look.
+
+        It is over when nothing joined for a calm time, or when fewer joined within one than would have been told one by
+        one: a trickle is no flood.
+        """
+        calm_ns = int(limits.calm_seconds * NS_PER_SECOND)
+        if now_ns - self.newest_ns >= calm_ns:
+            return True
+        if now_ns - self.period_ns < calm_ns:
+            return False
+        is_trickle = self.period_count < limits.calm_count
+        self.period_ns, self.period_count = now_ns, 0
+        return is_trickle
 
     def notices(self, now_ns: int) -> Iterator[Notice]:
         """Yield the notice that is due: the first, one when the number has doubled, or the end."""
@@ -226,6 +248,7 @@ class FloodSummary:
             "told_total": self.told_total,
             "cancelled": self.cancelled,
             "members": sorted(self.members),
+            "period": [self.period_ns, self.period_count],
         }
 
     @classmethod
@@ -241,4 +264,5 @@ class FloodSummary:
             state["told_total"],
             state["cancelled"],
             set(state["members"]),
+            *state.get("period", (state["newest_ns"], 0)),
         )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tocsin.pipeline.alerts.flood import OTHER, FloodGate, FloodSummary, NoticeBudget, signature_of
 from tocsin.pipeline.alerts.notice import AlertSeverity, Notice, NoticeKind
 from tocsin.pipeline.alerts.routes import Route, RouteConfig, SeverityRule
+from tocsin.pipeline.alerts.told_incident import (
+    ToldIncident,
+    attempt_key,
+    content_of,
+    named_by,
+    told_of,
+    told_state,
+)
 from tocsin.pipeline.alerts.untold import UntoldIncidents
-from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict, VerdictState
@@ -30,6 +36,9 @@ _SET_ASIDE: Final = "\n"
 """Divides a summary's key from its id, where the summary takes no more incidents."""
 _CHANGES_COUNT: Final = 2
 _CHANGES_SECONDS: Final = 60.0
+_NAMINGS_COUNT: Final = 6
+"""Most changes of an incident in ``_CHANGES_SECONDS`` where each beyond ``_CHANGES_COUNT`` names whom no other named: a
+wrong host on a pager is worse than one more message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +56,6 @@ class RouterConfig:
     max_standing_count: int = 50_000
     max_ended_count: int = 20_000
     lapse_after_seconds: float = 3600.0
-
-
-@dataclass(slots=True)
-class ToldIncident:
-    """What was told of one incident.
-
-    Attributes:
-        verdict_id: its id.
-        detected_ns: stream time of the last line that was taken.
-        update: number of that line.
-        content: ``content_of`` the last line that was news.
-        severity: how urgent it was told.
-        expires_ns: when that line expires, if no renewal comes.
-        verdict: the last line that was news, None where only summaries tell it.
-        routes: route -> when it was told there first.
-        summaries: route -> key of the summary that stands for it there.
-    """
-
-    verdict_id: str
-    detected_ns: int
-    update: int
-    content: str
-    severity: AlertSeverity
-    expires_ns: int = 0
-    verdict: Verdict | None = None
-    routes: dict[str, int] = field(default_factory=dict)
-    summaries: dict[str, str] = field(default_factory=dict)
 
 
 def _no_silence(_verdict: Verdict, _now_ns: int) -> str:
@@ -120,6 +102,8 @@ class AlertRouter:
         self._begin_ns = -1
         self._gate = FloodGate(config.routes.limits)
         self._changes = NoticeBudget(_CHANGES_SECONDS)
+        self._withheld: dict[str, Verdict] = {}
+        """Newest line of each told incident whose change waits for its minute to pass."""
         self._once: dict[str, str] = {}
         self._nobody = UntoldIncidents(config.max_standing_count, int(config.lapse_after_seconds * NS_PER_SECOND))
         self.untold: dict[str, int] = {}
@@ -154,13 +138,15 @@ class AlertRouter:
         told: list[Notice] = []
         for one in verdicts:
             told += self._end(one, now_ns) if one.state in _ENDS else self._stand(one, now_ns)
+        for waiting in list(self._withheld.values()):
+            told += self._tell_withheld(waiting, now_ns)
         told += self._lapse(now_ns)
         for key, summary in list(self._summaries.items()):
             told += summary.notices(now_ns)
             if summary.is_over(now_ns):
                 self.revision += 1
                 del self._summaries[key]
-            elif _SET_ASIDE not in key and summary.is_calm(now_ns, self._config.routes.limits.calm_seconds):
+            elif _SET_ASIDE not in key and summary.is_calm(now_ns, self._config.routes.limits):
                 self._set_aside(key)
         self._nobody.on_time(now_ns)
         self._bound()
@@ -210,7 +196,7 @@ class AlertRouter:
                 verdict.verdict_id, verdict.detected_ns, verdict.update, content, rule.severity, verdict.expires_ns
             )
             if rule.is_once_an_attempt:
-                self._once[_attempt_key(verdict)] = verdict.verdict_id
+                self._once[attempt_key(verdict)] = verdict.verdict_id
         yield from self._change(told, verdict, content, rule.severity, now_ns)
         for new in routes:
             yield from self._fire(new, verdict, told, now_ns)
@@ -222,7 +208,7 @@ class AlertRouter:
             return why
         if verdict.detected_ns < now_ns - self._config.routes.stale_seconds * NS_PER_SECOND:
             return "stale"
-        return "once_an_attempt" if rule.is_once_an_attempt and _attempt_key(verdict) in self._once else ""
+        return "once_an_attempt" if rule.is_once_an_attempt and attempt_key(verdict) in self._once else ""
 
     def _change(
         self, told: ToldIncident, verdict: Verdict, content: str, severity: AlertSeverity, now_ns: int
@@ -230,15 +216,28 @@ class AlertRouter:
         """Take a line of a told incident, and yield what of it is news."""
         is_worse = severity is AlertSeverity.PAGE is not told.severity
         told.severity = severity
+        self._withheld.pop(told.verdict_id, None)
         if content == told.content or not told.routes:
             return
-        if self._changes.count(told.verdict_id, now_ns) >= _CHANGES_COUNT and not is_worse:
-            return  # the next line tells it
+        naming = f"{told.verdict_id}/{named_by(verdict)}"
+        most = _CHANGES_COUNT if self._changes.count(naming, now_ns) else _NAMINGS_COUNT
+        if self._changes.count(told.verdict_id, now_ns) >= most and not is_worse:
+            self._withheld[told.verdict_id] = verdict
+            return
         self._changes.add(told.verdict_id, now_ns)
+        self._changes.add(naming, now_ns)
         told.content, told.verdict = content, verdict
         self.revision += 1
         for route, told_ns in told.routes.items():
             yield Notice(route, NoticeKind.CHANGED, severity, verdict, told_ns, now_ns)
+
+    def _tell_withheld(self, verdict: Verdict, now_ns: int) -> Iterator[Notice]:
+        """Yield the change that a line of a told incident made within a full minute, once that minute has passed."""
+        told, rule = self._told.get(verdict.verdict_id), self._config.routes.rule_of(verdict)
+        if told is None or self._why_untold(verdict, rule, is_told=True, now_ns=now_ns):
+            del self._withheld[verdict.verdict_id]
+        else:
+            yield from self._change(told, verdict, content_of(verdict, rule.severity), rule.severity, now_ns)
 
     def _fire(self, route: Route, verdict: Verdict, told: ToldIncident, now_ns: int) -> Iterator[Notice]:
         """Yield the first notice of an incident on a route, or let a summary count it where there are too many."""
@@ -330,7 +329,7 @@ class AlertRouter:
         """Return the state as JSON values."""
         return {
             "version": STATE_VERSION,
-            "told": [_told_state(one) for one in self._told.values() if one.routes],  # summaries name the others
+            "told": [told_state(one) for one in self._told.values() if one.routes],  # summaries name the others
             "ended": self._ended,
             "summaries": {key: one.to_state() for key, one in self._summaries.items()},
             "gate": self._gate.to_state(),
@@ -351,7 +350,7 @@ class AlertRouter:
         }
         self._told = {}
         for fields in state["told"]:
-            one = _told_of(fields)
+            one = told_of(fields)
             one.routes = {route: ns for route, ns in one.routes.items() if route in self._routes}
             one.summaries = {route: key for route, key in one.summaries.items() if key in self._summaries}
             self._told[one.verdict_id] = one
@@ -363,31 +362,3 @@ class AlertRouter:
         self._gate.load_state(state["gate"])
         self._changes.load_state(state["changes"])
         self._once = {str(key): str(name) for key, name in state["once"].items()}
-
-
-def content_of(verdict: Verdict, severity: AlertSeverity) -> str:
-    """Return a digest of what is news where it changes: state, fault, cause, suspects, action and severity."""
-    suspects = ",".join(f"{one.component.kind.value}:{one.component.name}:{one.ranks}" for one in verdict.suspects)
-    words = (verdict.state.value, verdict.fault.value, verdict.cause, suspects, verdict.action.value, severity.value)
-    return hashlib.sha256("|".join(words).encode()).hexdigest()[:16]
-
-
-def _attempt_key(verdict: Verdict) -> str:
-    """Return cause and attempt of a verdict as one text."""
-    job = verdict.job
-    return "\n".join((job.cluster, job.job_id, str(job.attempt), verdict.cause))
-
-
-def _told_state(told: ToldIncident) -> list[Any]:
-    """Return a told incident as JSON values."""
-    event = "" if told.verdict is None else encode_verdict(told.verdict).decode()
-    head = [told.verdict_id, told.detected_ns, told.update, told.content, told.severity.value, told.expires_ns]
-    return [*head, event, told.routes, told.summaries]
-
-
-def _told_of(fields: Sequence[Any]) -> ToldIncident:
-    """Return the told incident of ``_told_state``."""
-    name, detected_ns, update, content, severity, expires_ns, event, routes, summaries = fields
-    verdict = decode_verdict(event.encode()) if event else None
-    level = AlertSeverity(severity)
-    return ToldIncident(name, detected_ns, update, content, level, expires_ns, verdict, dict(routes), dict(summaries))

@@ -186,9 +186,23 @@ def test_after_a_calm_window_later_incidents_are_told_one_by_one_while_some_of_t
 def test_a_flood_of_flapping_incidents_does_not_become_calm() -> None:
     router = _router()
     told = router.on_verdicts([verdict(n, host=f"n{n}", expires_ns=LONG_LIFE) for n in range(10)], at(0))
-    for row in range(60):
-        told += router.on_verdicts([verdict(1000 + row, row * 600, expires_ns=LONG_LIFE)], at(row * 600))
+    for row in range(360):
+        told += router.on_verdicts([verdict(1000 + row, row * 100, expires_ns=LONG_LIFE)], at(row * 100))
     assert sum(not one.note for one in told) == 5
+
+
+def test_a_trickle_after_a_flood_is_told_one_by_one_though_it_never_pauses_for_long() -> None:
+    router = _router()
+    told = router.on_verdicts([verdict(n, host=f"n{n}", expires_ns=LONG_LIFE) for n in range(8)], at(0))
+    assert [one.note for one in told].count("") == 5
+    named: list[str] = []
+    for row in range(1, 60):  # one host each 25 minutes for a day, and one of the flood stands all the time
+        new = [verdict(100 + row, row * 1500, host=f"x{row}", expires_ns=LONG_LIFE)]
+        named += [one.verdict.suspects[0].component.name for one in router.on_verdicts(new, at(row * 1500))]
+        router.on_verdicts([], at(row * 1500 + 750))
+        router = _again(router)
+
+    assert named == [f"x{row}" for row in range(2, 60)]
 
 
 def test_floods_of_many_signatures_leave_no_more_than_a_bounded_number_of_pages() -> None:
@@ -249,6 +263,39 @@ def test_flapping_suspects_are_told_twice_a_minute_and_what_becomes_a_page_at_on
     (worse,) = router.on_verdicts([verdict(1, 60, update=60, host="n1", **SLOW)], at(60))
 
     assert worse.severity is AlertSeverity.PAGE
+
+
+def test_a_name_that_was_not_told_yet_is_told_at_once_up_to_six_times_a_minute() -> None:
+    router, told = _router(), []
+    for second in range(30):
+        told += router.on_verdicts([verdict(1, second, update=second, host=f"n{second}")], at(second))
+
+    assert [one.verdict.suspects[0].component.name for one in told] == [f"n{n}" for n in range(7)]
+
+
+def test_a_change_that_waited_is_told_when_its_minute_has_passed_without_another_line() -> None:
+    router = _router()
+    for second, cause in ((0, "unknown"), (5, "gpu_card_drop"), (6, "nic_dropout"), (7, "unknown")):
+        router.on_verdicts([verdict(1, second, update=second, cause=cause)], at(second))
+    assert router.on_verdicts([], at(64)) == []
+    (changed,) = router.on_verdicts([], at(65))
+
+    assert (changed.kind, changed.verdict.update) == (NoticeKind.CHANGED, 7)
+    assert router.on_verdicts([], at(200)) == []
+
+
+def test_a_change_that_waited_is_not_told_after_the_end_or_under_planned_work() -> None:
+    for is_ended in (True, False):
+        works: list[str] = []
+        router = _router(silence=lambda _verdict, _now_ns, works=works: "planned" if works else "")
+        for second, cause in ((0, "unknown"), (5, "gpu_card_drop"), (6, "nic_dropout"), (7, "unknown")):
+            router.on_verdicts([verdict(1, second, update=second, cause=cause)], at(second))
+        if is_ended:
+            router.on_verdicts([verdict(1, 8, update=8, state=VerdictState.RESOLVED)], at(8))
+        else:
+            works.append("n1")
+
+        assert router.on_verdicts([], at(65)) == []
 
 
 def test_a_lasting_long_stage_is_information_once_an_attempt() -> None:
