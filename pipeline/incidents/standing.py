@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tocsin.schemas.formats.prometheus_text import Family, Sample
@@ -94,21 +94,35 @@ class StandingIncidents:
         self._kept = standing
 
 
+def _no_silence(_verdict: Verdict) -> str:
+    """Return "": nothing is silenced."""
+    return ""
+
+
 def incident_families(
-    verdicts: Iterable[Verdict], dropped_count: int = 0, max_count: int = MAX_SERIES_COUNT
+    verdicts: Iterable[Verdict],
+    dropped_count: int = 0,
+    max_count: int = MAX_SERIES_COUNT,
+    silence: Callable[[Verdict], str] = _no_silence,
 ) -> list[Family]:
     """Return the gauge of standing incidents, and the number of series that the bound left out.
 
     There is a series for each host of an incident, and one with an empty ``host`` for an incident that names nobody.
-    Verdicts with equal labels share a series.
+    Verdicts with equal labels share a series. Of what nobody is to be told, such as what planned work or a fleet
+    incident covers, the label ``silenced`` says why; other series do not have it.
 
     Args:
         verdicts: verdicts; those that do not stand are left out.
         dropped_count: verdicts that were dropped before, counted beside the series that are left out.
         max_count: most series.
+        silence: returns the named reason for which nobody is told of a verdict now, "" for none.
     """
     shown = sorted((one for one in verdicts if is_shown(one)), key=_importance)
-    ranked = [(position >= _FIRST_HOSTS_COUNT, labels) for one in shown for position, labels in enumerate(_series(one))]
+    ranked = [
+        (position >= _FIRST_HOSTS_COUNT, labels)
+        for one in shown
+        for position, labels in enumerate(_series(one, silence(one)))
+    ]
     ranked.sort(key=lambda pair: pair[0])  # stable: by importance within each half
     series: dict[Labels, None] = dict.fromkeys(labels for _, labels in ranked)
     samples = tuple(Sample(dict(labels), 1) for labels in list(series)[:max_count])
@@ -136,8 +150,8 @@ def _importance(verdict: Verdict) -> tuple[bool, bool, int, str]:
     return is_degraded, verdict.state is VerdictState.OPEN, verdict.onset_ns, verdict.verdict_id
 
 
-def _series(verdict: Verdict) -> Iterator[Labels]:
-    """Yield the labels of a verdict's series, one for each suspect."""
+def _series(verdict: Verdict, silenced: str) -> Iterator[Labels]:
+    """Yield the labels of a verdict's series, one for each suspect, with why nobody is told of it, if so."""
     for host in [_host_label(suspect) for suspect in verdict.suspects] or [""]:
         labels = {
             "cluster": verdict.job.cluster,
@@ -146,6 +160,7 @@ def _series(verdict: Verdict) -> Iterator[Labels]:
             "fault": verdict.fault.value,
             "cause": verdict.cause,
             "state": verdict.state.value,
+            **({"silenced": silenced} if silenced else {}),
         }
         yield tuple((name, value[:MAX_LABEL_CHARACTERS]) for name, value in labels.items())
 

@@ -203,7 +203,9 @@ class VerdictSink(TopicSink):
 
     def families(self) -> list[Family]:
         """Return the sink's metrics for ``/metrics``."""
-        standing = incident_families(self.standing.verdicts(self._wall_ns()), self.standing.dropped_count)
+        silence = (lambda _verdict: "") if self.planned is None else self.planned.silence
+        verdicts, dropped_count = self.standing.verdicts(self._wall_ns()), self.standing.dropped_count
+        standing = incident_families(verdicts, dropped_count, silence=silence)
         return [*super().families(), *standing]
 
 

@@ -39,6 +39,13 @@ def test_each_metric_is_on_a_page_or_recorded() -> None:
     assert recorded <= named
 
 
+def test_what_is_silenced_or_planned_pages_nobody() -> None:
+    read = [rule["expr"] for rule in RULES if re.search(r"\btocsin_incident\b", rule["expr"])]
+    assert [rule.count('tocsin_incident{silenced=""}') for rule in read] == [1]
+    [fleet] = [rule["expr"] for rule in ALERTS if rule["alert"] == "TocsinFleetIncident"]
+    assert 'cause!="planned_work"' in fleet
+
+
 def test_each_value_of_a_label_is_one_that_verdicts_have() -> None:
     assert values_of("fault") <= set(FaultKind)
     assert values_of("state") <= set(VerdictState)

@@ -188,4 +188,5 @@ def attach_fleet(service: EngineService, folder: Path, config: FleetConfig | Non
     service.engine.taps.append(follower.tap)
     service.engine.more_live.append(follower.live)
     service.attach(follower)
+    service.followers.covered_by = lambda one: follower.covering(one.job.cluster, one.verdict_id)
     return follower

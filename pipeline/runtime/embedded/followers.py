@@ -72,7 +72,11 @@ class Follower(Protocol):
 
 
 class Followers:
-    """All followers of one service, in the order in which they see the verdicts."""
+    """All followers of one service, in the order in which they see the verdicts.
+
+    Attributes:
+        covered_by: returns the id of the fleet incident that stands for a verdict, "" for none; the fleet view sets it.
+    """
 
     def __init__(self, guard: Callable[[str], AbstractContextManager[None]]) -> None:
         """Start without followers.
@@ -82,6 +86,7 @@ class Followers:
         """
         self._guard = guard
         self._all: list[Follower] = []
+        self.covered_by: Callable[[Verdict], str] = lambda _verdict: ""
 
     def add(self, follower: Follower) -> None:
         """Add a follower; it sees the lines of those that were added before it."""

@@ -21,6 +21,8 @@ _LOG = logging.getLogger("tocsin.notes")
 FILE_NAME: Final = "operator-notes.jsonl"
 VERSION: Final = 1
 _VERSION: Final = "version"
+_MODE: Final = 0o600
+"""Rights of the file, in every folder: its notes name people, and only the engine reads them."""
 
 
 class NoteJournal:
@@ -86,6 +88,7 @@ class NoteJournal:
             return
         self._is_whole = False
         with private_file(self._path, "a") as file:
+            os.fchmod(file.fileno(), _MODE)
             file.write(_line(note))
             file.flush()
             os.fsync(file.fileno())
@@ -99,6 +102,7 @@ class NoteJournal:
         """
         fresh = self._path.with_name(f"{self._path.name}.new")
         with private_file(fresh, "w") as file:
+            os.fchmod(file.fileno(), _MODE)
             file.write(json.dumps({_VERSION: VERSION}).encode() + b"\n")
             file.writelines(map(_line, notes))
             file.flush()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tocsin.pipeline.incidents.standing import incident_families
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.verdicts import FaultKind, VerdictState
+from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 
 if TYPE_CHECKING:
     from tocsin.pipeline.runtime.embedded.service import EngineService
@@ -32,11 +32,18 @@ def families_of(service: EngineService) -> list[Family]:
         *_intake(service),
         *_work(service),
         _open_incidents(service),
-        *incident_families(service.standing_verdicts()),
+        *incident_families(service.standing_verdicts(), silence=lambda one: _silence(service, one)),
         *_state(service),
         *_gauges(service),
         *service.followers.families(),
     ]
+
+
+def _silence(service: EngineService, verdict: Verdict) -> str:
+    """Return the named reason for which nobody is told of a verdict now, "" for none."""
+    book = service.memory.proposals.maintenance
+    planned = "" if book is None else book.silence(verdict, service.time.now_ns())
+    return planned or ("covered_by_fleet" if service.followers.covered_by(verdict) else "")
 
 
 def _intake(service: EngineService) -> list[Family]:

@@ -26,6 +26,17 @@ def test_labels_are_escaped_and_canaries_and_ended_ones_are_not_shown() -> None:
     assert "tocsin_incidents_not_shown 0" in page
 
 
+def test_what_nobody_is_told_of_says_why() -> None:
+    lines = [replace(verdict(name), suspects=hosts(name)) for name in ("a", "b")]
+    reasons = {"a": "under_maintenance", "b": ""}
+    gauge, _ = incident_families(lines, silence=lambda one: reasons[one.verdict_id])
+
+    assert [(one.labels["host"], one.labels.get("silenced")) for one in gauge.samples] == [
+        ("a", "under_maintenance"),
+        ("b", None),
+    ]
+
+
 def test_beyond_the_bound_confirmed_ones_stay_and_the_rest_is_counted() -> None:
     flood = [replace(verdict(f"f{i}"), suspects=hosts(f"x{i}"), fault=FaultKind.DEGRADED) for i in range(9)]
     wide = verdict("w", suspects=hosts(*(f"n{i}" for i in range(20))))

@@ -27,6 +27,7 @@ class World:
     def __init__(self) -> None:
         self.store, self.work, self.now_ns = MemoryStore(), PlannedWork(), ONSET
         self.planned = PlannedActions(self.work, lambda: self.now_ns)
+        self.silenced: list[str | None] = []
 
     def plan(self, seconds: int, said: int = 0) -> None:
         work = Maintenance("00ff", "c1", LEAF, ONSET, ONSET + seconds * SECOND, "new optics", "operator:ann", said)
@@ -46,6 +47,8 @@ class World:
         sink = VerdictSink(source, self.store, MemoryBox(), config, clock, clock_ns)
         sink.planned = self.planned
         sink.run(stop)
+        [gauge] = [one for one in sink.families() if one.name == "tocsin_incident"]
+        self.silenced = [one.labels.get("silenced") for one in gauge.samples]
 
     def states(self) -> Sequence[tuple[str, str]]:
         return [(one.state.value, one.detail) for one in self.store.actions_of(["v1"])]
@@ -56,8 +59,10 @@ def test_actions_wait_under_work_and_are_proposed_when_it_ends() -> None:
     world.plan(100)
     world.run(verdict("v1"), then_ns=ONSET + 60 * SECOND)
     assert world.states() == [("waiting", "under_maintenance")]
+    assert world.silenced == ["under_maintenance"]
     world.run(verdict("v1", 1), then_ns=ONSET + 101 * SECOND)
     assert world.states() == [("proposed", "")]
+    assert world.silenced == [None]
 
 
 def test_what_was_proposed_waits_from_the_begin_of_the_work_to_its_early_end() -> None:

@@ -10,9 +10,11 @@ from tocsin.pipeline.alerts.notice import AlertSeverity, NoticeKind
 from tocsin.pipeline.alerts.queue import AlertQueue
 from tocsin.pipeline.alerts.routes import Route, RouteConfig
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
+from tocsin.pipeline.incidents.maintenance import MaintenanceBook
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
 from tocsin.pipeline.runtime.embedded.alert_follower import AlertFollower, AlertHooks
 from tocsin.pipeline.runtime.embedded.fleet_follower import FILE_NAME, FleetFollower, attach_fleet
+from tocsin.pipeline.runtime.embedded.service_metrics import families_of
 from tocsin.schemas import events
 from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.operator_notes import Feedback, Maintenance
@@ -128,7 +130,21 @@ def test_many_hosts_that_fail_alike_are_one_page_about_the_fleet(tmp_path: Path)
         FLEET_JOB_ID,
     )
     assert len(life.fleet.views["test"].live) == 9
+    assert set(_silenced(life).values()) == {"", "covered_by_fleet"}
+    assert _silenced(life)[FLEET_JOB_ID, ""] == ""
+    book = MaintenanceBook(lambda _job, _host: "")
+    spare = Component(ComponentKind.HOST, "spare3")
+    book.take(Maintenance("0" * 16, "test", spare, 1, 2 * life.job.now_ns, "a new GPU", "uid:1", 1))
+    life.service.memory.proposals.maintenance = book
+    assert _silenced(life)[IDLE_JOB_ID, "spare3"] == "under_maintenance"
+    assert _silenced(life)[IDLE_JOB_ID, "spare4"] == "covered_by_fleet"
     life.end()
+
+
+def _silenced(life: FleetLife) -> dict[tuple[str, str], str]:
+    """Return job and host of each incident on the gauge -> why nobody is told of it."""
+    [gauge] = [one for one in families_of(life.service) if one.name == "tocsin_incident"]
+    return {(one.labels["job"], one.labels["host"]): one.labels.get("silenced", "") for one in gauge.samples}
 
 
 def test_what_an_idle_host_said_is_known_after_a_kill_and_told_once(tmp_path: Path) -> None:

@@ -192,12 +192,15 @@ def work(name: str) -> Maintenance:
 
 
 def test_an_unfinished_last_line_is_left_out_and_the_next_note_comes_after_whole_lines(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     path = tmp_path / FILE_NAME
     kept: list[OperatorNote] = []
     journal = NoteJournal(path)
     for name in ("a", "b"):
         journal.append(work(name), kept)
         kept.append(work(name))
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.chmod(0o640)
     path.write_bytes(path.read_bytes()[:-5])
 
     again = NoteJournal(path)
