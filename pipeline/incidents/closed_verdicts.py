@@ -122,7 +122,8 @@ class ClosedVerdicts:
         The end of the same processes is never told again: it happens once, though its time may be known better later.
         """
         if finding.fault is FaultKind.FAIL_STOP:
-            return _story_of(finding) in self._by_human_ns
+            known = any(one.goes_on_in(finding) and _named(finding) <= one.named for one in self._stories)
+            return known or _story_of(finding) in self._by_human_ns
         return any(now_ns - one.closed_ns < quiet_ns and one.goes_on_in(finding) for one in self._stories)
 
     def forget_evidence(self, verdict_id: str) -> None:

@@ -804,6 +804,10 @@ class TestClosedByHuman:
 
         assert life.see(reported, seconds=2000) == []
         assert life.see(finding(STOP, "n3", onset=4), seconds=10) == [], "its time is known better now"
+        ranks = tuple(replace(one, ranks=(2, 3)) for one in reported.suspects)
+        assert life.see(replace(reported, suspects=ranks), seconds=10) == [], "its ranks are known now"
+        other = finding(STOP, "n3", "n4")
+        assert [line.state.value for line in life.see(other)] == ["open"], "nobody has seen n4 named"
 
     @pytest.mark.parametrize("other", [finding(HANG, "n4"), finding(STOP, "n3"), finding(HANG, "n3", onset=40)])
     def test_another_story_is_told_at_once(self, other: Finding) -> None:
