@@ -61,6 +61,7 @@ def lines(name: str, ago_seconds: int, *states: VerdictState, job: JobKey = HERE
         "onset_ns": onset,
         "expires_ns": NOW + 600 * SECOND,
         "evidence": (PEERS,),
+        "cause": "ecc_error",
     }
     return [
         verdict(name, update, state=state, detected_ns=onset + (10 + 20 * update) * SECOND, **base)
@@ -93,7 +94,8 @@ def fill(store: SqlStore, *, by_serve: bool = False) -> None:
     parts = {TimePart.PRODUCTIVE: 60 * SECOND, TimePart.DETECTION: 10 * SECOND}
     store.write_attempt_times([AttemptTime(HERE, NOW - 100 * SECOND, NOW, NOW, False, parts, 80, 2, 12)])
     work = Maintenance("m1", "c1", N3, NOW - 60 * SECOND, NOW + 3_600 * SECOND, "new fan", "uid:1000", NOW)
-    store.write_notes([Feedback("c1", "former", True, "cable", "uid:1000", NOW), work])
+    words = [Feedback("c1", name, True, "card", "uid:1000", NOW) for name in ("former", "stands")]
+    store.write_notes([*words, work])
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ FROM tocsin.incidents_current
 WHERE {CHOSEN}"""
 _CONFIRMED: Final = f"{_OPEN}\n    AND state = 'confirmed'"
 _OFFENDERS: Final = f"""\
-SELECT host, incidents, upheld, jobs, arrayStringConcat(causes, ', ') AS causes, first, last, cluster
+SELECT host, incidents, by_people, jobs, arrayStringConcat(causes, ', ') AS causes, first, last, cluster
 FROM tocsin.repeat_offenders
 WHERE {CLUSTER}
     AND {HOST}
@@ -159,7 +159,7 @@ FLEET: Final = Board(
                 "Repeat offenders",
                 "table",
                 (Sql(_OFFENDERS),),
-                text="Confirmed twice or more within 90 days; what was taken back or judged wrong does not count.",
+                text="Faults of machines that a person or a check upheld, twice or more within 90 days.",
                 width=24,
             ),
             Panel("What people were told", "table", (Sql(_TOLD),), width=24),
