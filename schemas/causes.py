@@ -70,7 +70,7 @@ CAUSES: dict[str, Cause] = {
         Cause("gradual_slowdown", "nobody", _A.NOTIFY, "all ranks' steps became longer little by little"),
         Cause("workload_change", "nobody", _A.NONE, "all ranks changed together"),
         Cause(
-            "common_driver", "nobody", _A.NOTIFY, "many machines report the same GPU error: rather driver than parts"
+            "common_driver", "nobody", _A.NOTIFY, "many machines report the same error of the GPU's driver or firmware"
         ),
         Cause(
             "common_component", "nobody", _A.NOTIFY, "many machines report the same: what they share is to be checked"

@@ -120,7 +120,7 @@ INNOCENT_RUNBOOKS: Final = (
     Runbook(
         "common_driver",
         signs=(
-            "Many machines report the same error of GPU or driver, at once or over weeks: more than chance gives.",
+            "Many machines report the same error of driver or firmware, at once or over weeks: more than chance gives.",
             "The machines have the driver's version, the firmware or the GPU model in common.",
         ),
         lookalikes=(
@@ -142,17 +142,21 @@ INNOCENT_RUNBOOKS: Final = (
     Runbook(
         "common_component",
         signs=(
-            "Many machines report the same, and they share a switch, a rack, a power feed or a cooling loop.",
+            "Many machines report the same, more than chance gives. What they share is not known, or it is their leaf.",
             "Links of all machines behind one leaf went down within minutes, those of others did not.",
         ),
         lookalikes=(
-            Lookalike("common_driver", "There the machines lie anywhere, and share a version."),
+            Lookalike("common_driver", "There the code of the error names the driver or its firmware."),
             Lookalike("nic_dropout", "One machine: its own port or cable."),
             Lookalike("monitoring_fault", "There nothing but the reports is missing; the jobs go on."),
         ),
         steps=(
             _PAGE,
             HandStep("What do the machines share: leaf, rack, feed, loop? Compare with your inventory."),
+            HandStep(
+                "Or a version, which the others do not have?",
+                "nvidia-smi --query-gpu=driver_version,vbios_version,name --format=csv,noheader | sort | uniq -c",
+            ),
             HandStep(
                 "Is the switch there, and its uplinks (LEAF is its name, SWITCH_GUID is what that prints)?",
                 "ibnetdiscover | grep -i LEAF; iblinkinfo -S SWITCH_GUID",
@@ -165,7 +169,7 @@ INNOCENT_RUNBOOKS: Final = (
     ),
     Runbook(
         "planned_work",
-        signs=("Many machines report the same, and work on more than half of them is planned for this time.",),
+        signs=("Many machines report the same, and work on all of them is planned for this time.",),
         lookalikes=(
             Lookalike("common_component", "There machines without planned work report it, too."),
             Lookalike("machine_unreachable", "It is still away when the work is over."),

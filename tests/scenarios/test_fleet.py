@@ -71,7 +71,7 @@ class TestComplaint1SingleFatalSamples:
             members.append(fleet.verdict(host, 151, f"j{len(members) % 30}"))
             fleet.at(fleet.seconds + 1.0)
         [found] = fleet.opened()
-        assert (named(found), found.job.job_id, found.cause) == ([], FLEET_JOB_ID, "common_driver")
+        assert (named(found), found.job.job_id, found.cause) == ([], FLEET_JOB_ID, "common_component")
         assert found.action is ActionKind.NOTIFY
         assert all(fleet.view.covering(one.verdict_id) == found.verdict_id for one in members)
         fleet.run(8 * 24 * HOUR, HOUR)
@@ -114,13 +114,26 @@ def test_six_of_500_hosts_on_a_day_are_chance_for_a_frequent_fault_and_not_for_a
     assert bool(fleet.opened(FLEET_JOB_ID)) is is_common
 
 
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [(119, "common_driver"), (120, "common_driver"), (79, "common_component"), (48, "common_component")],
+)
+def test_the_driver_is_blamed_only_where_the_code_names_it(code: int, cause: str) -> None:
+    fleet = Fleet()
+    for host in fleet.hosts[:30]:
+        fleet.event(host, events.XID, code=code)
+    fleet.at(1.0)
+    [found] = fleet.opened(FLEET_JOB_ID)
+    assert found.cause == cause
+
+
 def test_idle_hosts_that_drop_together_are_told_as_one_and_none_is_drained() -> None:
     fleet = Fleet()
     for host in fleet.hosts[:30]:
         fleet.event(host, events.XID, code=79)
     fleet.at(1.0)
     [found] = fleet.opened(FLEET_JOB_ID)
-    assert found.cause == "common_driver"
+    assert found.cause == "common_component"
     assert {one.action for one in fleet.view.live} == {ActionKind.NOTIFY}
     fleet.event("n200", events.XID, code=79)  # a later one is covered, too
     fleet.at(2.0)

@@ -18,7 +18,7 @@ from tocsin.pipeline.incidents.fleet.book import FleetBook, Opening
 from tocsin.pipeline.incidents.fleet.coincidence import exceeding_window, faults_per_machine_day
 from tocsin.pipeline.incidents.fleet.config import FleetConfig, FleetReason
 from tocsin.pipeline.incidents.fleet.hosts import FleetHosts
-from tocsin.pipeline.incidents.fleet.signals import LINK_SIGNALS
+from tocsin.pipeline.incidents.fleet.signals import LINK_SIGNALS, names_driver
 from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, FaultKind, Verdict
 
@@ -27,7 +27,6 @@ SILENT: Final = "silent"
 _MONITORING: Final = (SILENT, "collector:")
 _PLANNED: Final = "planned/"
 """Begin of the name under which a signal of hosts under planned work stands."""
-_DRIVER: Final = ("xid:", "sxid:", "gpu_")
 _EXAMPLES_COUNT: Final = 8
 
 
@@ -244,7 +243,7 @@ class Floods:
             cause = "planned_work"
         elif name.startswith(_MONITORING):
             cause = "monitoring_fault"
-        elif common is None and name.startswith(_DRIVER):
+        elif common is None and names_driver(signal):
             cause = "common_driver"
         else:
             cause = "common_component"

@@ -24,6 +24,8 @@ _PART_KEYS: Final = ("uuid", "pci", "port", "device", "link")
 _APPLICATION_XIDS: Final = frozenset({94})
 """Codes that accuse in a job and not on an idle host: the catalogue asks to restart the application, no more."""
 _XID_TEXT: Final = re.compile(r"\bXID (\d{1,5})\b")
+_DRIVER_WORDS: Final = frozenset({"DRIVER", "FIRMWARE", "GSP"})
+"""Words of the catalogue's mnemonics for the driver; GSP is the processor on the GPU that runs most of it."""
 _OWN_WORD: Final = frozenset({WitnessKind.HARDWARE_EVENT})
 
 
@@ -92,6 +94,17 @@ def signal_name_of(verdict: Verdict) -> str:
             return f"{events.XID}:{found[1]}"
         return evidence.metric
     return f"verdict:{verdict.cause}"
+
+
+def names_driver(name: str) -> bool:
+    """Return whether a signal's own words blame the GPU's driver or firmware: the mnemonic in NVIDIA's catalogue does.
+
+    Versions are in no record, so nothing else tells a driver's fault from that of another thing that hosts share.
+    """
+    kind, _, code = name.partition(":")
+    if kind != events.XID or not code.isdecimal():
+        return False
+    return not _DRIVER_WORDS.isdisjoint(meaning_of_xid(int(code)).name.split("_"))
 
 
 def rests_on_own_word(verdict: Verdict) -> bool:
