@@ -140,6 +140,8 @@ class TestManyHosts:
         [cause] = fleet_causes(fleet)
         assert cause != "planned_work"
         assert [one.verdict.cause for one in fleet.pager.pages] == [cause]
+        fleet.run(48 * HOUR, step=600.0)
+        assert len(fleet.pager.pages) == 1, "they stand, and nobody is told of each"
 
     def test_what_a_boot_under_the_work_took_back_counts_no_more(self) -> None:
         fleet = Fleet()

@@ -162,7 +162,11 @@ class Floods:
         name = key.removeprefix("fleet/")
         if name.startswith(_MONITORING) or name in LINK_SIGNALS:  # a host says, or shows, that it is over
             return len(self._part(name)) < self._config.min_hosts_count
-        return self._is_over(list(self._part(name).values()), self._book.live[key].onset_ns, now_ns)
+        if not self._is_over(list(self._part(name).values()), self._book.live[key].onset_ns, now_ns):
+            return False
+        # an idle host's fault stands though it is not reported again
+        idle_count = sum(one.startswith("host/") and one.split("/", 2)[2] == name for one in self._book.live)
+        return idle_count < self._config.min_hosts_count
 
     def _is_over(self, times: Sequence[int], onset_ns: int, now_ns: int) -> bool:
         """Return whether the pause since the last of some reports is longer than chance explains.
