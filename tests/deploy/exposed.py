@@ -18,6 +18,7 @@ from tocsin.collectors.agent import agent_metrics
 from tocsin.collectors.agent.runner import CollectorReport
 from tocsin.collectors.agent.tally import Tally
 from tocsin.collectors.transport.sink import SinkStatus
+from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult
 from tocsin.pipeline.alerts.queue import AlertQueue
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
 from tocsin.pipeline.incidents.standing import incident_families
@@ -83,6 +84,7 @@ class _Served(Life):
         attach_fleet(self.service, self.folder)
         attach_ettr(self.service, self.store, self.folder)
         adapters = {"pager": FakeAdapter(), "dog": FakeAdapter()}
+        adapters["dog"].answers.append(DeliveryResult(DeliveryReason.SERVER_ERROR))
         queue = AlertQueue(self.folder / "alerts.db", self.job.now_ns)
         hooks = AlertHooks(counters=self.service.engine.counters)
         now = lambda: self.job.now_ns  # noqa: E731  # the job is younger than its engine

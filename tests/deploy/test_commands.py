@@ -17,8 +17,8 @@ from tocsin.schemas.kafka.settings import kafka_settings
 from tocsin.schemas.kafka.topics import DEFAULT_PREFIX
 
 CALLS = list(files.commands())
-INTERPOLATED = {"TOCSIN_KAFKA_HOST", "TOCSIN_KAFKA_BIND"}
-"""Read by docker compose, not by us."""
+INTERPOLATED = {"TOCSIN_KAFKA_HOST", "TOCSIN_KAFKA_BIND", "TOCSIN_SRE_PASSWORD"}
+"""Read by docker compose or Grafana, not by us."""
 
 
 def parsed(command: Command, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:

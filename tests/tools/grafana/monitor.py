@@ -175,6 +175,19 @@ MONITOR: Final = Board(
                     "{{receiver}} {{outcome}}",
                 ),
             ),
+            _series(
+                "Receivers whose last delivery failed",
+                Prom("max by (receiver, reason) (tocsin_alerts_trouble) == 1", "{{receiver}} {{reason}}"),
+            ),
+            _series(
+                "Standing incidents that nobody is told of",
+                Prom('max by (reason) (tocsin_alerts_incidents{state="untold"}) > 0', "{{reason}}"),
+            ),
+            _series(
+                "Delay of the controller",
+                Prom("time() - (max(tocsin_controller_event_time_seconds) > 0)", "fleet view"),
+                unit="s",
+            ),
             Panel(
                 "Notices whose delivery ended",
                 "table",
