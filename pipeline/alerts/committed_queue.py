@@ -18,8 +18,14 @@ class CommitGate:
     def __init__(self) -> None:
         """Start open, with nothing stored."""
         self._changed = threading.Condition()
-        self._begun = self._done = 0
+        self._begun = self._done = self._wanted = 0
         self.is_closed = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a thread waits for changes to be stored that nobody has begun to read since."""
+        with self._changed:
+            return self._wanted > self._begun
 
     def begin(self) -> None:
         """Note that the changes made so far are read now."""
@@ -41,7 +47,7 @@ class CommitGate:
     def wait(self, seconds: float) -> bool:
         """Wait until all changes made before this call are stored; return False if they are not in that time."""
         with self._changed:
-            wanted = self._begun + 1
+            wanted = self._wanted = self._begun + 1
             self._changed.wait_for(lambda: self.is_closed or self._done >= wanted, seconds)
             return self._done >= wanted
 

@@ -96,6 +96,7 @@ class AlertWork:
         self._held_kept = b"[]"
         self._covered: dict[str, str] = {}
         self._cover_changes: dict[str, bytes | None] = {}
+        self._row_count = 0
 
     def begin(self, state: Mapping[str, bytes], partition_counts: Mapping[str, int]) -> None:  # noqa: ARG002
         """See ``ActiveWork.begin``."""
@@ -172,14 +173,16 @@ class AlertWork:
         return self._active
 
     def is_due(self) -> bool:
-        """See ``ActiveWork.is_due``: the queue changed, or a row of what was sent waits."""
+        """See ``ActiveWork.is_due``: the queue changed, a row of what was sent waits, or a thread that is to send."""
         active = self._the_active()
-        return bool(active.sent) or active.mirror.has_changes()
+        return bool(active.sent) or active.mirror.has_changes() or active.gate.is_awaited
 
     def changes(self) -> dict[str, bytes | None]:
         """See ``ActiveWork.changes``."""
         active = self._the_active()
         active.gate.begin()
+        # what a thread sends from here on is in no change yet, and a row must not be ahead of its change
+        self._row_count = len(active.sent)
         changes = {**active.mirror.changes(), **self._cover_changes, **self._work.changes()}
         self._cover_changes = {}
         held = json.dumps([encode_verdict(verdict).decode() for _, verdict in self._held]).encode()
@@ -190,7 +193,7 @@ class AlertWork:
     def outputs(self) -> list[Output]:
         """See ``ActiveWork.outputs``: rows of what was sent."""
         sent = self._the_active().sent
-        return [self._row(sent.popleft()) for _ in range(len(sent))]
+        return [self._row(sent.popleft()) for _ in range(self._row_count)]
 
     def _row(self, alert: AlertSent) -> Output:
         """Return the message of a row."""
