@@ -97,16 +97,25 @@ class ActionController:
         return self._desk.life.left_out
 
     def take_left_out(self) -> list[LeftOutMessage]:
-        """Return the messages without effect since the last call, for the dead letters.
-
-        Whoever runs the controller calls it after each message. An old signed ack that is played again is among them.
-        """
+        """Return the messages without effect since the last call, for the dead letters."""
         found, self._desk.life.letters = self._desk.life.letters, []
         return found
 
     def actions(self) -> tuple[Action, ...]:
         """Return all actions that are remembered, oldest first."""
         return tuple(one.action for one in self._sorted())
+
+    def on_told(self, told: Ack | ActionEvent, now_ns: int) -> tuple[list[Action], list[LeftOutMessage]]:
+        """Take a message that somebody sent.
+
+        Returns:
+            The changes of actions, and why the message had no effect: empty for one that had, and for facts, of which
+            an old one is nothing to keep. An old signed ack that is played again has a reason here.
+        """
+        self.take_left_out()
+        found = self.on_ack(told, now_ns) if isinstance(told, Ack) else self.on_event(told, now_ns)
+        is_kept = isinstance(told, Ack | Approval | Denial | Cancel)
+        return found, self.take_left_out() if is_kept else []
 
     def begin_epoch(self, epoch: int, now_ns: int) -> list[Action]:
         """Begin a new epoch, after this process became the active one, and publish all live actions in it.

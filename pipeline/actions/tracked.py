@@ -98,7 +98,7 @@ class TrackedAction:
 
     @property
     def is_reserved(self) -> bool:
-        """Whether it uses a place in the budgets: it may be begun, or an executor had it."""
+        """Whether the action uses a place in the budgets: it may be begun, or an executor held it."""
         return self.state in {ActionState.APPROVED, ActionState.CLAIMED} or bool(self.holders)
 
     @property

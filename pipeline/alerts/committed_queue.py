@@ -23,7 +23,7 @@ class CommitGate:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a thread waits for changes to be stored that nobody has begun to read since."""
+        """Whether a thread waits for a commit that has not begun yet."""
         with self._changed:
             return self._wanted > self._begun
 

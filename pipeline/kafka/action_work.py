@@ -23,7 +23,7 @@ from tocsin.pipeline.kafka.topic_sink import Check
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.stores.report_codec import decode_status
 from tocsin.schemas.action_codec import encode_action
-from tocsin.schemas.action_events import Ack, ActionEvent, MachineFacts
+from tocsin.schemas.action_events import MachineFacts
 from tocsin.schemas.actions import Action
 from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.errors import DecodeError, IdentityError, SchemaError
@@ -168,7 +168,10 @@ class ActionWork:
         if topic == ACTION_ACKS:
             assert checker is not None, "made where one of the messages is such a one"  # noqa: S101
             told = checker.admit(value, message.signature, now_ns)
-            self._emit(self._tell(told, now_ns))
+            found, left_out = self.controller.on_told(told, now_ns)
+            self._emit(found)
+            for one in left_out:
+                self._letter(message, one.reason.value, one.what)
             return
         if self._parties.check is not None:
             self._parties.check(value, message.signature, message.timestamp_ns)
@@ -185,12 +188,6 @@ class ActionWork:
                 return
             self._emit(self.controller.on_verdict(verdict, now_ns))
 
-    def _tell(self, told: Ack | ActionEvent, now_ns: int) -> list[Action]:
-        """Give the controller what somebody said who may say it."""
-        if isinstance(told, Ack):
-            return self.controller.on_ack(told, now_ns)
-        return self.controller.on_event(told, now_ns)
-
     def _emit(self, actions: Iterable[Action]) -> None:
         """Keep changes of actions to write, signed."""
         for one in actions:
@@ -206,11 +203,15 @@ class ActionWork:
         self.counters[error.reason] += 1
         if _name_of(message) != ACTION_ACKS:
             return
+        self._letter(message, error.reason, str(error))
+        _LOG.warning("a message about an action is refused", extra={"reason": error.reason, "detail": str(error)})
+
+    def _letter(self, message: Message, reason: str, detail: str) -> None:
+        """Make a dead letter of a message about actions."""
         where = (ACTION_ACKS, str(message.partition_index), str(message.offset_count))
-        words = (error.reason, *where, str(error)[:_DETAIL_CHARACTERS])
+        words = (reason, *where, detail[:_DETAIL_CHARACTERS])
         headers = {name: word.encode("utf-8", "replace") for name, word in zip(ORIGIN_HEADERS, words, strict=True)}
         self._outputs.append(Output(DEAD_LETTER, message.key or b"", message.value or b"", headers))
-        _LOG.warning("a message about an action is refused", extra={"reason": error.reason, "detail": str(error)})
 
     def is_due(self) -> bool:
         """See ``ActiveWork.is_due``: a change of an action waits."""

@@ -147,6 +147,9 @@ def test_a_fault_becomes_an_action_that_an_executor_carries_out(life: ActingLife
         life.run(1)
     [done] = life.fetched()
     assert (done.action_id, done.state) == (action.action_id, ActionState.DONE)
+    assert [one.kind for one in life.store.action_acks] == [AckKind.CLAIMED, AckKind.STARTED, AckKind.DONE]
+    published = [one.state for one in life.store.action_changes if one.action_id == action.action_id]
+    assert published[-3:] == [ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE]
     [(kind_of_row, state, detail)] = _rows(life)
     assert (kind_of_row, state) == ("restart", "done")
     assert detail.endswith("executor some-executor")

@@ -64,7 +64,7 @@ class NodeReading:
 
     @property
     def is_drained(self) -> bool:
-        """Whether it is drained and nothing runs on it any more. A draining node is not drained."""
+        """Whether the node is drained: nothing runs on it any more, as on a draining one something does."""
         return "DRAIN" in self.flags and self.base not in _BUSY and "COMPLETING" not in self.flags
 
     @property
@@ -120,7 +120,7 @@ class JobReading:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it waits for hosts, and its last run is gone from its old ones."""
+        """Whether the job waits for hosts, and its last run has left its former ones."""
         return "PENDING" in self.states and "COMPLETING" not in self.states
 
     @property

@@ -95,10 +95,6 @@ class BreakerGuard:
             if not known.opened_ns and not known.seen:
                 del self._classes[key]
 
-    def open_classes(self) -> tuple[str, ...]:
-        """Return the classes whose breaker is open."""
-        return tuple(key.partition("\n")[2] for key, known in self._classes.items() if known.opened_ns)
-
     def to_state(self) -> list[Any]:
         """Return the state as JSON-able values."""
         return [

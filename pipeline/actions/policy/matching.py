@@ -33,7 +33,7 @@ class VerdictFacts:
 
     @property
     def blames(self) -> str:
-        """What the cause blames; a cause that is not in the list blames as ``unknown`` does."""
+        """What the verdict's cause blames. A cause outside the list of causes counts as ``unknown``."""
         return CAUSES.get(self.verdict.cause, CAUSES["unknown"]).blames
 
 

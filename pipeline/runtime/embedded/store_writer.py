@@ -21,6 +21,8 @@ from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
+from tocsin.schemas.action_events import Ack
+from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import RowRefusedError, StoreError
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict
@@ -47,6 +49,8 @@ class Write:
         alerts: notices to people whose delivery ended.
         notes: judgements of verdicts and planned work.
         attempt_times: accounts of attempts.
+        action_changes: changes of actions, as the controller published them.
+        action_acks: executors' messages about actions.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -57,11 +61,14 @@ class Write:
     alerts: tuple[AlertSent, ...] = ()
     notes: tuple[OperatorNote, ...] = ()
     attempt_times: tuple[AttemptTime, ...] = ()
+    action_changes: tuple[Action, ...] = ()
+    action_acks: tuple[Ack, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
         rows_count += len(self.alerts) + len(self.notes) + len(self.attempt_times)
+        rows_count += len(self.action_changes) + len(self.action_acks)
         return rows_count + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
@@ -75,6 +82,8 @@ class Write:
             self.alerts + other.alerts,
             self.notes + other.notes,
             self.attempt_times + other.attempt_times,
+            self.action_changes + other.action_changes,
+            self.action_acks + other.action_acks,
         )
 
 
@@ -189,6 +198,8 @@ class StoreWriter:
         self._rows(self._store.write_host_health, work.health)
         self._rows(self._store.write_notes, work.notes)
         self._rows(self._store.write_attempt_times, work.attempt_times)
+        self._rows(self._store.write_action_changes, work.action_changes)
+        self._rows(self._store.write_action_acks, work.action_acks)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
         if work.overdue_ns:

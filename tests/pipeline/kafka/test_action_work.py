@@ -126,6 +126,7 @@ def test_an_old_signed_message_that_is_played_again_has_no_effect() -> None:
         world.seats.write(ACTION_ACKS, value, timestamp_ns=world.now_ns, signature=header)
     world.run()
     assert len(world.actions()) == before
+    assert world.dead() == ["ack_repeated", "ack_repeated"]
 
 
 def test_a_person_cancels_and_planned_work_holds() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.life import LeftOutMessage
 from tocsin.pipeline.actions.policy.config import Policy
 from tocsin.pipeline.actions.policy.ladder import PolicyLadder
 from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
@@ -17,10 +18,13 @@ from tocsin.pipeline.runtime.embedded.actions.action_log import FILE_NAME, Actio
 from tocsin.pipeline.runtime.embedded.actions.action_requests import ActionRequests
 from tocsin.pipeline.runtime.embedded.actions.action_rows import change_of
 from tocsin.pipeline.runtime.embedded.actions.engine_facts import EngineFacts
+from tocsin.pipeline.runtime.embedded.dead_letters import DEAD_LETTERS, DeadLetter
 from tocsin.pipeline.runtime.embedded.note_follower import NoteFollower
 from tocsin.pipeline.runtime.embedded.operator_requests import answerers_of
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.stores.base import ActionChange
+from tocsin.schemas.action_codec import encode_ack, encode_event
+from tocsin.schemas.action_events import Ack, ActionEvent
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credentials import Credential
 from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
@@ -68,24 +72,12 @@ def attach_actions(
         SnapshotError: the log's state cannot be read.
     """
     clock_ns = service.time.now_ns
-    is_dry_run = settings.config.is_dry_run
-
-    def on_changes(actions: Sequence[Action]) -> None:
-        if not is_dry_run:
-            rows = tuple(change_of(one, is_dry_run=is_dry_run) for one in actions)
-            service.writer.put(Write(actions=rows))
-            for row in rows:
-                settings.on_change(row)
-
-    engine = service.engine
-    facts = EngineFacts(engine)
-    proposals = service.memory.proposals
-    hooks = ActionHooks(lambda: {job.cluster for job in engine.jobs()}, facts.changed, on_changes, proposals.is_settled)
+    hooks = _hooks_of(service, settings)
     controller = ActionController(settings.config, PolicyLadder(settings.policy))
     follower = ActionFollower(
         controller, ActionLog(folder / FILE_NAME), ActionSigner(settings.signing_key), clock_ns, hooks
     )
-    proposals.is_replaced = not is_dry_run
+    service.memory.proposals.is_replaced = not settings.config.is_dry_run
 
     def take_note(note: OperatorNote) -> None:
         if isinstance(note, Feedback | Maintenance):
@@ -96,6 +88,38 @@ def attach_actions(
     _allow(service, follower, requests)
     service.attach(follower)
     return follower
+
+
+def _hooks_of(service: EngineService, settings: ActionSettings) -> ActionHooks:
+    """Return what the controller asks the engine, and where it puts rows and dead letters."""
+    clock_ns = service.time.now_ns
+    is_dry_run = settings.config.is_dry_run
+
+    def on_changes(actions: Sequence[Action]) -> None:
+        if not is_dry_run:
+            rows = tuple(change_of(one, is_dry_run=is_dry_run) for one in actions)
+            service.writer.put(Write(actions=rows, action_changes=tuple(actions)))
+            for row in rows:
+                settings.on_change(row)
+
+    def on_ack(ack: Ack) -> None:
+        if not is_dry_run:
+            service.writer.put(Write(action_acks=(ack,)))
+
+    def on_left_out(message: Ack | ActionEvent, why: LeftOutMessage) -> None:
+        value = encode_ack(message) if isinstance(message, Ack) else encode_event(message)
+        who = message.executor if isinstance(message, Ack) else ""
+        service.dead_letters.put(DEAD_LETTERS, DeadLetter(clock_ns(), who, why.reason.value, why.what, value))
+
+    engine = service.engine
+    return ActionHooks(
+        lambda: {job.cluster for job in engine.jobs()},
+        EngineFacts(engine).changed,
+        on_changes,
+        on_ack,
+        on_left_out,
+        service.memory.proposals.is_settled,
+    )
 
 
 def _allow(service: EngineService, follower: ActionFollower, requests: ActionRequests) -> None:

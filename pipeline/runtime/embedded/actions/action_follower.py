@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.life import LeftOutMessage
 from tocsin.pipeline.identity.action_signatures import ActionSigner
 from tocsin.pipeline.runtime.embedded.actions.action_log import ActionLog, LogLine
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
@@ -39,12 +40,16 @@ class ActionHooks:
         clusters: returns the clusters that the engine judges.
         facts: returns what became known since the last call, at a time.
         on_changes: is given the changes of actions once they are on the disk.
+        on_ack: is given each ack that had an effect.
+        on_left_out: is given each message without effect, and why it had none.
         is_settled: returns whether the engine has judged for long enough at a time; until then nothing acts.
     """
 
     clusters: Callable[[], Iterable[str]] = tuple
     facts: Callable[[int], Iterable[ActionEvent]] = lambda _now_ns: ()
     on_changes: Callable[[Sequence[Action]], None] = lambda _actions: None
+    on_ack: Callable[[Ack], None] = lambda _ack: None
+    on_left_out: Callable[[Ack | ActionEvent, LeftOutMessage], None] = lambda _message, _why: None
     is_settled: Callable[[int], bool] = lambda _now_ns: True
 
 
@@ -151,9 +156,13 @@ class ActionFollower:
         return ()
 
     def _take(self, message: Ack | ActionEvent, present_ns: int) -> list[Action]:
-        if isinstance(message, Ack):
-            return self.controller.on_ack(message, present_ns)
-        return self.controller.on_event(message, present_ns)
+        """Give a message to the controller; one without effect becomes a dead letter."""
+        found, left_out = self.controller.on_told(message, present_ns)
+        for one in left_out:
+            self._hooks.on_left_out(message, one)
+        if isinstance(message, Ack) and not left_out:
+            self._hooks.on_ack(message)
+        return found
 
     def _write(self, present_ns: int) -> bool:
         """Put all changes on the disk and show them; return whether the disk took them."""

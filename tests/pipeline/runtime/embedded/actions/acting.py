@@ -42,6 +42,8 @@ class Acting:
         is_settled: whether the engine has judged for long enough.
         rows: changes that were told for the database.
         letters: dead letters.
+        acks: executors' messages that had an effect.
+        left_out: reasons of messages without effect.
     """
 
     folder: Path
@@ -50,10 +52,19 @@ class Acting:
     is_settled: bool = True
     rows: list[Action] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Open the log and start."""
-        hooks = ActionHooks(lambda: {CLUSTER}, lambda _: (), self.rows.extend, lambda _: self.is_settled)
+        hooks = ActionHooks(
+            lambda: {CLUSTER},
+            lambda _: (),
+            self.rows.extend,
+            self.acks.append,
+            lambda _, why: self.left_out.append(why.reason.value),
+            lambda _: self.is_settled,
+        )
         controller = ActionController(self.config, ScriptedLadder())
         self.log = ActionLog(self.folder / "actions.db")
         self.follower = ActionFollower(controller, self.log, ActionSigner(CONTROLLER_KEY), lambda: self.now_ns, hooks)

@@ -135,6 +135,7 @@ def test_an_old_ack_played_again_changes_nothing(acting: Acting) -> None:
     acting.exchange(claim)
     acting.tick()
     assert acting.wanted() == before
+    assert (acting.acks, acting.left_out) == ([claim], ["ack_repeated"])
 
 
 def test_an_executor_asks_only_for_what_changed(acting: Acting) -> None:
