@@ -134,15 +134,8 @@ class Engine:
         self.data = folder / "data"
         self.address = f"unix:{folder}/e.sock"
         command = [sys.executable, "-m", "tocsin", "serve", "--data", str(self.data), "--listen", self.address]
-        command += [
-            "--alerts",
-            str(routes),
-            "--metrics-listen",
-            "",
-            "--hold",
-            "0",
-            "0",
-        ]  # else hard actions wait, which lines do not show
+        command += ["--metrics-listen", "", "--hold", "0", "0"]  # else hard actions wait, which lines do not show
+        command += [] if routes is None else ["--alerts", str(routes)]
         self.child = Child(Program("tocsin serve", command, folder / "serve.log", folder=ROOT))
         self.absences: list[tuple[int, int]] = []
         """Killed, and listening again (Unix ns)."""

@@ -85,6 +85,7 @@ class _Served(Life):
         attach_ettr(self.service, self.store, self.folder)
         adapters = {"pager": FakeAdapter(), "dog": FakeAdapter()}
         adapters["dog"].answers.append(DeliveryResult(DeliveryReason.SERVER_ERROR))
+        adapters["pager"].answers.append(DeliveryResult(DeliveryReason.REJECTED))
         queue = AlertQueue(self.folder / "alerts.db", self.job.now_ns)
         hooks = AlertHooks(counters=self.service.engine.counters)
         now = lambda: self.job.now_ns  # noqa: E731  # the job is younger than its engine
