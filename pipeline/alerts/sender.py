@@ -47,7 +47,12 @@ class SenderConfig:
 
 
 class AlertSender:
-    """Sends what waits in a queue. Each receiver is served by itself, so that a dead one delays no other."""
+    """Sends what waits in a queue. Each receiver is served by itself, so that a dead one delays no other.
+
+    Attributes:
+        noting: held while it is noted how a notice ended; who holds it sees the row of a delivery and the queue's state
+            either both or neither.
+    """
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class AlertSender:
         self._seldom = self._waits_of(self._config.misconfigured_wait_seconds)
         self._failures: Counter[str] = Counter()
         self._pause_until_ns: dict[str, int] = {}
+        self.noting = threading.RLock()
         self._lock = threading.Lock()
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._troubles: dict[str, str] = {}
@@ -134,16 +140,25 @@ class AlertSender:
         now_ns = clock_ns()
         result = self._result_of(adapter, batch, now_ns)
         now_ns = max(now_ns, clock_ns())
-        if result.is_delivered:
-            self._failures[receiver] = 0
-            self._report(batch, result, now_ns)
-            self._queue.delivered(batch, result.references, now_ns)
-            return len(batch)
-        if not result.is_retryable and len(batch) > 1:  # one bad notice must not take the others with it
+        if not (result.is_delivered or result.is_retryable) and len(batch) > 1:
+            # one bad notice must not take the others with it
             return sum(self._send(receiver, adapter, [one], clock_ns) for one in batch)
-        if not result.is_retryable:
-            self._refused(batch, result, now_ns)
+        with self.noting:
+            if result.is_delivered:
+                self._failures[receiver] = 0
+                self._report(batch, result, now_ns)
+                self._queue.delivered(batch, result.references, now_ns)
+                return len(batch)
+            if result.is_retryable:
+                self._failed(receiver, adapter, batch, result, now_ns)
+            else:
+                self._refused(batch, result, now_ns)
             return 0
+
+    def _failed(
+        self, receiver: str, adapter: Adapter, batch: Sequence[QueuedNotice], result: DeliveryResult, now_ns: int
+    ) -> None:
+        """Note that notices are tried again later, or given up where they were tried for too long."""
         self._failures[receiver] += 1
         pause_ns = now_ns + int(self._pause_seconds(receiver, adapter, result) * NS_PER_SECOND)
         self._pause_until_ns[receiver] = pause_ns
@@ -156,7 +171,6 @@ class AlertSender:
         due_ns = now_ns if result.reason in MISCONFIGURED else pause_ns
         self._queue.failed(again, result.reason, due_ns)
         self._report(again, result, now_ns)
-        return 0
 
     @staticmethod
     def _result_of(adapter: Adapter, batch: Sequence[QueuedNotice], now_ns: int) -> DeliveryResult:

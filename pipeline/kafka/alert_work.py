@@ -180,10 +180,10 @@ class AlertWork:
     def changes(self) -> dict[str, bytes | None]:
         """See ``ActiveWork.changes``."""
         active = self._the_active()
-        active.gate.begin()
-        # what a thread sends from here on is in no change yet, and a row must not be ahead of its change
-        self._row_count = len(active.sent)
-        changes = {**active.mirror.changes(), **self._cover_changes, **self._work.changes()}
+        with active.sender.noting:  # a row and its change are written together
+            active.gate.begin()
+            self._row_count = len(active.sent)
+            changes = {**active.mirror.changes(), **self._cover_changes, **self._work.changes()}
         self._cover_changes = {}
         held = json.dumps([encode_verdict(verdict).decode() for _, verdict in self._held]).encode()
         if held != self._held_kept:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.pipeline.kafka.fleet_kit import second_of
 from tests.pipeline.stores.samples import ONSET, SECOND, verdict
 from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, NoticeKind
+from tocsin.pipeline.alerts.queue import AlertQueue, QueuedNotice
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
 from tocsin.pipeline.alerts.told_parts import told_of
 from tocsin.pipeline.kafka.alert_work import AlertWork, AlertWorkConfig
@@ -248,6 +250,35 @@ def test_work_that_is_ended_early_holds_nothing_any_more(world: World) -> None:
     world.run(2)
     world.send()
     assert world.told() == [(FIRING, "v1")]
+
+
+def test_the_row_of_a_delivery_and_its_state_are_written_together(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.say(confirmed("v1"))
+    world.run(5)
+    between = threading.Event()
+    real = AlertQueue.delivered
+
+    def slow(self: AlertQueue, batch: Sequence[QueuedNotice], references: Sequence[str], now_ns: int) -> None:
+        if batch[0].receiver == "pager":
+            between.set()
+            time.sleep(0.2)  # the row is there, the state is not: what is read now must hold neither or, later, both
+        real(self, batch, references, now_ns)
+
+    monkeypatch.setattr(AlertQueue, "delivered", slow)
+    sending = threading.Thread(target=world.work.send_once)
+    sending.start()
+    while not between.wait(0.001):
+        world.commit()
+    world.commit()
+    rows = [decode_alert(one.value or b"").receiver for one in world.seats.log.get(ALERTS_SENT, [])]
+    parts = told_of(world.seats.state, world.now_ns)
+    standing = [one.receiver for one in parts if (one.state, one.receiver) == ("standing", "pager")]
+    assert rows == standing
+    while sending.is_alive():
+        world.commit()
+        sending.join(0.001)
 
 
 def test_the_state_says_to_a_person_what_stands_and_what_waits(world: World) -> None:
