@@ -8,7 +8,7 @@ update: between a look and its effect a person may change the node, so the two f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -16,6 +16,7 @@ from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.slurm_checks import attempt_over, held_by_others, job_of, rebooted_since
 from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
 from tocsin.pipeline.actions.executors.slurm_marks import actions_of, job_comment, node_reason
+from tocsin.pipeline.actions.executors.slurm_nodes import NodeNames
 from tocsin.pipeline.actions.executors.slurm_requeue import look_at_job
 from tocsin.pipeline.actions.executors.slurm_text import JobReading, NodeReading
 from tocsin.pipeline.actions.executors.target import Look, Stage
@@ -35,10 +36,12 @@ class SlurmTargetConfig:
     Attributes:
         user: name of the user as whom the commands run, as Slurm shows it in reasons.
         kinds: kinds of actions that may be done here.
+        node_of_host: names of nodes by the host's name in verdicts, for those that Slurm cannot tell.
     """
 
     user: str
     kinds: frozenset[ActionKind] = KINDS
+    node_of_host: Mapping[str, str] = field(default_factory=dict)
 
 
 class SlurmTarget:
@@ -58,6 +61,7 @@ class SlurmTarget:
         self.kinds = config.kinds
         self._user = config.user
         self._cluster = cluster
+        self._names = NodeNames(cluster, config.node_of_host)
         self._looks: Mapping[ActionKind, Callable[[Action], Look]] = MappingProxyType(
             {
                 ActionKind.DRAIN: self._look_at_drain,
@@ -84,12 +88,12 @@ class SlurmTarget:
         """See ``TargetSystem.look``."""
         if action.kind not in self.kinds:
             return Look(Stage.REFUSED, ExecutorReason.KIND_NOT_DONE_HERE)
-        return self._looks[action.kind](action)
+        return self._looks[action.kind](self._names.on_nodes(action))
 
     def look_back(self, action: Action) -> Look:
         """See ``TargetSystem.look_back``. A job that was requeued stays requeued: its machines are given back."""
         found = Look(Stage.DONE, ExecutorReason.NOTHING_TO_UNDO)
-        for host in action.target.hosts if action.kind is not ActionKind.RESTART else ():
+        for host in self._names.on_nodes(action).target.hosts if action.kind is not ActionKind.RESTART else ():
             found = self._look_back_at(action, host)
             if found.stage is not Stage.DONE:
                 return found
@@ -97,7 +101,7 @@ class SlurmTarget:
 
     def make(self, action: Action, look: Look) -> None:
         """See ``TargetSystem.make``."""
-        self._steps[look.step](action, look.host)
+        self._steps[look.step](self._names.on_nodes(action), look.host)
 
     def _look_at_drain(self, action: Action) -> Look:
         job = job_of(self._cluster, action)

@@ -14,16 +14,25 @@ from typing import Final
 from tocsin.pipeline.actions.executors.commands import CommandResult, Commands
 from tocsin.pipeline.actions.executors.slurm_text import (
     JobReading,
+    MachineReading,
     NodeReading,
     SettingsReading,
     parse_jobs,
+    parse_machines,
     parse_node,
     parse_settings,
 )
 from tocsin.schemas.errors import TargetAwayError, TargetRefusedError
 
 ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
-    {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard", "SQUEUE_FORMAT": "", "SQUEUE_STATES": ""}
+    {
+        "TZ": "UTC",
+        "LC_ALL": "C",
+        "SLURM_TIME_FORMAT": "standard",
+        "SQUEUE_FORMAT": "",
+        "SQUEUE_STATES": "",
+        "SINFO_PARTITION": "",
+    }
 )
 """Variables with which the programs answer in the form that is read here, whatever the user has set."""
 
@@ -51,7 +60,7 @@ class SlurmCluster:
         """Ask nothing yet.
 
         Args:
-            commands: runs ``scontrol`` and ``squeue``, with ``ENVIRONMENT``.
+            commands: runs ``scontrol``, ``squeue`` and ``sinfo``, with ``ENVIRONMENT``.
         """
         self._commands = commands
 
@@ -74,6 +83,14 @@ class SlurmCluster:
         if not answer.is_success and answer.output.strip() == f"Node {node} not found":
             return None
         return parse_node(_checked(answer, "scontrol show node").output, node)
+
+    def machines(self) -> tuple[MachineReading, ...]:
+        """Return on which machine each node of each partition is.
+
+        Raises:
+            TargetError: Slurm is away, or answers something that cannot be read.
+        """
+        return parse_machines(self._ask("sinfo", "--all", "--Node", "--noheader", "--format", "%N %n %o").output)
 
     def job(self, job_id: int) -> JobReading | None:
         """Return a job, None where Slurm knows none of this number, or forgot it after its end.
@@ -194,13 +211,18 @@ def _checked(answer: CommandResult, what: str) -> CommandResult:
     return answer
 
 
+def is_node_name(name: str) -> bool:
+    """Return whether Slurm reads a text as the name of one node, and as nothing else."""
+    return _NAME.fullmatch(name) is not None and name.lower() not in _WILDCARDS
+
+
 def _one_node(name: str) -> str:
     """Return the name of one node, as it is.
 
     Raises:
         TargetRefusedError: Slurm could read it as several nodes, or as something else.
     """
-    if not _NAME.fullmatch(name) or name.lower() in _WILDCARDS:
+    if not is_node_name(name):
         raise TargetRefusedError(f"{name!r} is not the name of one node")
     return name
 

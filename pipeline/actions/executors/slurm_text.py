@@ -46,6 +46,7 @@ class NodeReading:
         reason_seconds: when it was written (Unix time), 0 if unknown.
         boot_seconds: when the machine started (Unix time), 0 if unknown; Slurm computes it to a second or two.
         next_state: state that Slurm gives the node after a reboot, "" for none.
+        host_name: how its machine calls itself (``NodeHostName``), "" if unknown.
     """
 
     name: str
@@ -56,6 +57,7 @@ class NodeReading:
     reason_seconds: int = 0
     boot_seconds: int = 0
     next_state: str = ""
+    host_name: str = ""
 
     @property
     def takes_no_work(self) -> bool:
@@ -79,6 +81,21 @@ class NodeReading:
         while (shorter := _without_suffix(text)) != text:
             text = shorter
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReading:
+    """On which machine a node is.
+
+    Attributes:
+        name: name of the node.
+        host_name: how its machine calls itself (``NodeHostName``).
+        address: name or number under which Slurm reaches it (``NodeAddr``).
+    """
+
+    name: str
+    host_name: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +185,7 @@ def parse_node(text: str, name: str) -> NodeReading:
         flags.append("NOT_RESPONDING")
     signed = _REASON_SIGNED.fullmatch(reason)
     boot = re.search(r"BootTime=(\S+)", fields.get("BootTime", ""))
+    host = re.search(r" NodeHostName=(\S+)", fields.get("NodeAddr", ""))
     return NodeReading(
         name,
         base.rstrip(_STATE_SIGNS),
@@ -177,7 +195,21 @@ def parse_node(text: str, name: str) -> NodeReading:
         _unix_seconds(signed[3]) if signed else 0,
         _unix_seconds(boot[1]) if boot else 0,
         fields.get("NextState", "").removeprefix("NextState="),
+        "" if host is None else host[1],
     )
+
+
+def parse_machines(text: str) -> tuple[MachineReading, ...]:
+    """Read the answer of ``sinfo --Node --format "%N %n %o"``: each node once, in its order.
+
+    Raises:
+        TargetAnswerError: a line has not three words.
+    """
+    lines = dict.fromkeys(line for line in text.splitlines() if line.strip())
+    try:
+        return tuple(MachineReading(*line.split()) for line in lines)
+    except TypeError as error:
+        raise TargetAnswerError(f"sinfo --Node: {error}") from error
 
 
 def parse_jobs(text: str) -> dict[int, JobReading]:

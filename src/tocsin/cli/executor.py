@@ -173,7 +173,9 @@ def _pages(address: str, client: ExecutorClient) -> MetricsPage | None:
 def _slurm_arguments(parser: argparse.ArgumentParser) -> None:
     text = "user as whom scontrol runs, as Slurm shows it in reasons (default: this user)"
     parser.add_argument("--slurm-user", metavar="NAME", default="", help=text)
-    text = "folder of scontrol and squeue (default: on the PATH)"
+    text = "a host and its node in each line, where Slurm's names do not say so [env: TOCSIN_NODE_MAP]"
+    parser.add_argument("--node-map", metavar="FILE", default=os.environ.get("TOCSIN_NODE_MAP", ""), help=text)
+    text = "folder of scontrol, squeue and sinfo (default: on the PATH)"
     parser.add_argument("--slurm-bin", metavar="DIR", default="", help=text)
 
 
@@ -181,9 +183,11 @@ def _slurm(args: argparse.Namespace, _signed: SignedActions) -> TargetSystem:
     from tocsin.pipeline.actions.executors.commands import Programs
     from tocsin.pipeline.actions.executors.slurm import SlurmTarget, SlurmTargetConfig
     from tocsin.pipeline.actions.executors.slurm_cluster import ENVIRONMENT, SlurmCluster
+    from tocsin.pipeline.actions.executors.slurm_nodes import read_node_map
 
+    nodes = read_node_map(args.node_map) if args.node_map else {}
     cluster = SlurmCluster(Programs(_COMMAND_SECONDS, ENVIRONMENT, args.slurm_bin))
-    return SlurmTarget(SlurmTargetConfig(args.slurm_user or getpass.getuser()), cluster)
+    return SlurmTarget(SlurmTargetConfig(args.slurm_user or getpass.getuser(), node_of_host=nodes), cluster)
 
 
 def _nvsentinel_arguments(parser: argparse.ArgumentParser) -> None:

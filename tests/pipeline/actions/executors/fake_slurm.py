@@ -30,6 +30,9 @@ class FakeNode:
     reason: str = ""
     user: str = USER
     boot_seconds: int = BOOT_SECONDS
+    host_name: str = ""
+    """How its machine calls itself; "": as the node."""
+    address: str = "127.0.0.1"
     reasons: list[str] = field(default_factory=list)
     """Every reason that it had."""
 
@@ -51,7 +54,7 @@ class FakeBatchJob:
 
 
 class FakeSlurm:
-    """Runs ``scontrol`` and ``squeue`` on nodes and jobs in memory; keeps every effect in ``effects``."""
+    """Runs ``scontrol``, ``squeue`` and ``sinfo`` on nodes and jobs in memory; keeps every effect in ``effects``."""
 
     def __init__(self, *nodes: str) -> None:
         self.nodes = {name: FakeNode(name) for name in nodes}
@@ -86,6 +89,9 @@ class FakeSlurm:
             raise TargetAwayError("scontrol did not end within 15 s")
         if arguments[0] == "squeue":
             return CommandResult(0, json.dumps({"jobs": [self._job_json(job) for job in self.jobs.values()]}), "")
+        if arguments[0] == "sinfo":
+            listed = [f"{node.name} {node.host_name or node.name} {node.address}\n" for node in self.nodes.values()]
+            return CommandResult(0, "".join(listed), "")
         what = arguments[1]
         if what == "show":
             return self._show(arguments[2], arguments[3:])
@@ -118,6 +124,7 @@ class FakeSlurm:
     def _node_text(self, node: FakeNode) -> str:
         base = "DOWN" if node.is_down else "ALLOCATED" if self.busy(node.name) else "IDLE"
         text = recorded("node_idle.txt").rstrip("\n").replace("NodeName=node1", f"NodeName={node.name}")
+        text = text.replace("NodeHostName=vm", f"NodeHostName={node.host_name or node.name}")
         text = text.replace("State=IDLE ", f"State={'+'.join((base, *sorted(node.flags)))} ")
         boot = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(node.boot_seconds))
         text = re.sub(r"BootTime=\S+", f"BootTime={boot}", text)

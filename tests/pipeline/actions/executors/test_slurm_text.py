@@ -98,6 +98,7 @@ def test_a_reason_of_one_line_comes_back_as_it_was(reason: str) -> None:
         "root",
         parse_node(recorded("node_draining.txt"), "node1").reason_seconds,
         parse_node(text, "node1").boot_seconds,
+        host_name="vm",
     )
 
 
