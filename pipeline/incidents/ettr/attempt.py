@@ -26,7 +26,7 @@ _SIGNS_OF_START: Final = frozenset({events.HELLO, events.STAGE})
 
 @dataclass(slots=True)
 class _Fault:
-    """Times of one verdict about a standstill, 0 = not yet."""
+    """Times of one verdict about a standstill, as it was told, 0 = not yet."""
 
     onset_ns: int
     opened_ns: int
@@ -73,8 +73,9 @@ class AttemptAccount:
         """First hello or stage since the newest step, 0 = none."""
         self._stopped_ns = 0
         """Since when most processes are stopped, 0 = they are not."""
-        self._acknowledged_ns = 0
-        """First acknowledged action since the newest step, 0 = none."""
+        self._decided_ns = 0
+        """When the first action since the newest step was decided, 0 = none."""
+        self._decided_name = ""
 
     @property
     def begin_ns(self) -> int:
@@ -123,8 +124,8 @@ class AttemptAccount:
         self.steps_count += is_new
         self.recomputed_steps_count += not is_new
         self.last_step = made.step
-        if self._acknowledged_ns and self._acknowledged_ns < made.begin_ns:
-            self._acknowledged_ns = 0
+        if self._decided_ns and self._decided_ns < made.begin_ns:
+            self._decided_ns = 0
 
     def _take_start(self, event: Event) -> None:
         """Note that a process of the attempt starts; it ends the time without processes before it."""
@@ -136,14 +137,25 @@ class AttemptAccount:
 
     def end_waiting(self, ts_ns: int) -> None:
         """Note that a process starts: the time without processes before it was spent on scheduling."""
-        since_ns = self._acknowledged_ns or self.left_ns
+        since_ns = self._decided_ns or self.left_ns
         if since_ns:
             self.timeline.claim(TimePart.SCHEDULING, since_ns, ts_ns)
-            self._acknowledged_ns = 0
+            self._decided_ns = 0
 
-    def take_acknowledged(self, ts_ns: int) -> None:
-        """Note that a scheduler acknowledged an action that starts the job again."""
-        self._acknowledged_ns = self._acknowledged_ns or ts_ns
+    def take_decided(self, name: str, ts_ns: int) -> None:
+        """Note that an action was decided that starts the job again.
+
+        Args:
+            name: tells the action from others.
+            ts_ns: when it was approved, or its executor began.
+        """
+        if not self._decided_ns:
+            self._decided_name, self._decided_ns = name, ts_ns
+
+    def take_given_up(self, name: str) -> None:
+        """Note that a decided action will not be carried out."""
+        if name == self._decided_name:
+            self._decided_ns = 0
 
     def _take_phase(self, event: Event) -> None:
         """Learn the begin or end of an announced phase; a step that goes on during it keeps its time."""
@@ -202,19 +214,25 @@ class AttemptAccount:
         """Whether all processes ended in order."""
         return self.left_ns > 0 and all(one.is_in_order for one in self._processes.values())
 
-    def take_verdict(self, verdict: Verdict) -> None:
-        """Learn when a standstill began, was found, and was confirmed; a line that comes again changes nothing."""
+    def take_verdict(self, verdict: Verdict, told_ns: int) -> None:
+        """Learn when a standstill began, was found, and was confirmed; a line that comes again changes nothing.
+
+        Args:
+            verdict: the line.
+            told_ns: when the engine told it; its slice ended before, by the allowed lateness of records.
+        """
+        told_ns = max(told_ns, verdict.detected_ns)
         fault = self._faults.get(verdict.verdict_id)
         if fault is None:
             if verdict.fault not in _STANDSTILLS or verdict.update > 0:
                 return  # when it opened is not known here
             if len(self._faults) >= _MOST_FAULTS:
                 del self._faults[next(iter(self._faults))]
-            fault = self._faults[verdict.verdict_id] = _Fault(verdict.onset_ns, verdict.detected_ns)
+            fault = self._faults[verdict.verdict_id] = _Fault(verdict.onset_ns, told_ns)
         fault.onset_ns = verdict.onset_ns
-        fault.opened_ns = min(fault.opened_ns, verdict.detected_ns)
+        fault.opened_ns = min(fault.opened_ns, told_ns)
         if verdict.state is VerdictState.CONFIRMED:
-            fault.confirmed_ns = min(fault.confirmed_ns or verdict.detected_ns, verdict.detected_ns)
+            fault.confirmed_ns = min(fault.confirmed_ns or told_ns, told_ns)
         fault.is_cancelled = verdict.state is VerdictState.CANCELLED or verdict.fault not in _STANDSTILLS
 
     def _fault_claims(self) -> list[Claim]:
@@ -249,7 +267,8 @@ class AttemptAccount:
         return {
             "timeline": self.timeline.to_state(),
             "numbers": [self.last_sign_ns, self.steps_count, self.recomputed_steps_count, self.last_step],
-            "since": [self._starting_ns, self._stopped_ns, self._acknowledged_ns],
+            "since": [self._starting_ns, self._stopped_ns, self._decided_ns],
+            "decided": self._decided_name,
             "steps": self._steps.to_state(),
             "processes": [[rank, one.ended_ns, one.is_in_order, one.stopped_ns] for rank, one in processes.items()],
             "phases": [[rank, phase, begin_ns] for (rank, phase), begin_ns in self._phases.items()],
@@ -262,7 +281,8 @@ class AttemptAccount:
         found = cls(0)
         found.timeline = AttemptTimeline.from_state(state["timeline"])
         found.last_sign_ns, found.steps_count, found.recomputed_steps_count, found.last_step = state["numbers"]
-        found._starting_ns, found._stopped_ns, found._acknowledged_ns = state["since"]
+        found._starting_ns, found._stopped_ns, found._decided_ns = state["since"]
+        found._decided_name = state.get("decided", "")  # absent in states of older engines
         found._steps = MadeSteps.from_state(state["steps"])
         found._processes = {rank: _Process(*values) for rank, *values in state["processes"]}
         found._phases = {(rank, phase): begin_ns for rank, phase, begin_ns in state["phases"]}

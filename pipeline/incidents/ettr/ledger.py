@@ -11,7 +11,7 @@ from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange
-from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.action_states import FINAL_STATES, ActionState
 from tocsin.schemas.job_key import IDLE_JOB_ID
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Slice, StepBatch, Topology
 from tocsin.schemas.verdicts import ActionKind, Verdict
@@ -21,7 +21,7 @@ PART: Final = "ettr"
 _RESTARTING: Final = frozenset(
     {ActionKind.RESTART, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY, ActionKind.ROLLBACK}
 )
-_ACKNOWLEDGED: Final = frozenset({ActionState.STARTED, ActionState.DONE})
+_DECIDED: Final = frozenset({ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Job:
     attempts: dict[int, AttemptAccount] = field(default_factory=dict)
     made_step: int = -1
     has_news: bool = False
-    """Whether an attempt began, or its last process ended, since the last account."""
+    """Whether, since the last account, an attempt began, its last process ended, or steps came after that end."""
 
     @property
     def last_sign_ns(self) -> int:
@@ -59,7 +59,7 @@ class _Job:
 
 
 class EttrLedger:
-    """Accounts of all jobs: an operator over their slices, the lines of their verdicts, and acknowledged actions.
+    """Accounts of all jobs: an operator over their slices, the lines of their verdicts, and changes of actions.
 
     The attempts of a job follow each other without a gap: one reaches up to the first sign of the next. So the time
     between the death of one and the first sign of the next belongs to the one that died.
@@ -99,24 +99,34 @@ class EttrLedger:
         if batches:
             job.made_step = account.take_steps(batches, job.made_step)
         account.bound()
-        job.has_news |= account.left_ns != was_left_ns
+        job.has_news |= account.left_ns != was_left_ns or (bool(batches) and account.left_ns > 0)
         return ()
 
-    def on_verdicts(self, verdicts: Iterable[Verdict]) -> None:
-        """Take lines of verdicts, of any jobs; a line may come again."""
+    def on_verdicts(self, verdicts: Iterable[Verdict], now_ns: int) -> None:
+        """Take lines of verdicts, of any jobs; a line may come again.
+
+        Args:
+            verdicts: the lines that the engine tells now.
+            now_ns: the present.
+        """
         for verdict in verdicts:
             job = self._jobs.get((verdict.job.cluster, verdict.job.job_id))
             account = None if job is None else job.attempts.get(verdict.job.attempt)
             if account is not None:
-                account.take_verdict(verdict)
+                account.take_verdict(verdict, now_ns)
 
     def on_action(self, change: ActionChange) -> None:
-        """Take a change of an action; scheduling begins where a scheduler accepts one that starts the job again."""
+        """Take a change of an action; scheduling begins where one that starts the job again is approved."""
         action = change.action
         job = self._jobs.get((action.job.cluster, action.job.job_id))
         account = None if job is None else job.attempts.get(action.job.attempt)
-        if account is not None and action.kind in _RESTARTING and change.state in _ACKNOWLEDGED and not action.dry_run:
-            account.take_acknowledged(change.changed_ns)
+        if account is None or action.kind not in _RESTARTING or action.dry_run:
+            return
+        name = f"{action.verdict_id}/{action.kind.value}"
+        if change.state in _DECIDED:
+            account.take_decided(name, change.changed_ns)
+        elif change.state in FINAL_STATES:
+            account.take_given_up(name)
 
     def on_time(self, now_ns: int) -> list[AttemptTime]:
         """Return what is new: each minute the accounts that changed, and at once those of jobs whose attempts end.

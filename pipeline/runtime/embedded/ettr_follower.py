@@ -78,7 +78,7 @@ class EttrFollower:
         """Take the lines of one tick, and queue the accounts that are due; add no lines."""
         self._load()
         self._now_ns = now_ns
-        self.ledger.on_verdicts(verdicts)
+        self.ledger.on_verdicts(verdicts, now_ns)
         told = self.ledger.on_time(now_ns)
         self._put(Write(attempt_times=tuple(told)))
         if told:

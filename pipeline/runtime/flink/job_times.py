@@ -48,7 +48,7 @@ class JobTimes:
         slices, self._slices = self._slices, []
         for data in slices:
             self._ledger.on_slice(data)
-        self._ledger.on_verdicts(verdicts)
+        self._ledger.on_verdicts(verdicts, tick_ns)
         told = self._ledger.on_time(tick_ns)
         return [Output(ETTR, attempt_time_key(one), encode_attempt_time(one), {}) for one in told]
 

@@ -21,3 +21,8 @@ def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happe
     assert (found["kind"], found["left_out"]) == ("restart", [])
     assert found["checkpoint_step"] >= 20
     assert found["equal_steps"] >= 50
+    table = [line.split()[2:] for line in done.stderr.splitlines()]
+    rows = {row[0]: [float(one.rstrip("s")) for one in row[1:]] for row in table if len(row) == 4 and row[1][-1] == "s"}
+    assert {"productive", "recomputed", "start_up", "detection", "diagnosis", "scheduling"} <= set(rows)
+    assert all(abs(between) <= 1.0 for _, _, between in rows.values()), rows
+    assert rows["unattributed"][0] <= 0.01 * rows["wall"][0]

@@ -159,6 +159,7 @@ def test_a_right_outcome_has_nothing_wrong() -> None:
         ({"left_out": ("n3",)}, "left out: n3"),
         ({"seconds": None}, "does not train"),
         ({"equal_steps": 49}, "only 49 later steps"),
+        ({"wrong_ledger": "the ledger's idle is 3.0 s"}, "idle is 3.0 s"),
     ],
 )
 def test_each_wrong_outcome_is_named(change: dict[str, Any], words: str) -> None:

@@ -1,8 +1,39 @@
-"""Names of a drill's checkpoints and losses, and what can be read from them without torch."""
+"""Names of a drill's checkpoints, losses and times, and what can be read from them without torch."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
+
+
+class TimeKind(StrEnum):
+    """What a rank notes of itself in its file of times."""
+
+    BEGUN = "begun"
+    """It begins."""
+    STEP = "step"
+    """A step."""
+    SAVED = "saved"
+    """A part of a checkpoint."""
+    LEFT = "left"
+    """It made its last step."""
+
+
+class RankTime(NamedTuple):
+    """One line of a rank's file of times, by its own clock.
+
+    Attributes:
+        kind: what it did.
+        begin_ns: begin, Unix ns.
+        end_ns: end, Unix ns.
+        step: number of the step, -1 = it is none.
+    """
+
+    kind: TimeKind
+    begin_ns: int
+    end_ns: int
+    step: int
 
 
 def part_file(folder: Path, step: int, rank: int) -> Path:
@@ -13,6 +44,22 @@ def part_file(folder: Path, step: int, rank: int) -> Path:
 def losses_file(folder: Path, rank: int) -> Path:
     """Return the file of one rank's losses."""
     return folder / f"losses{rank}"
+
+
+def times_file(folder: Path, rank: int) -> Path:
+    """Return the file in which one rank says what it does when."""
+    return folder / f"times{rank}"
+
+
+def times_of(folder: Path, rank_count: int) -> list[list[RankTime]]:
+    """Return the lines of each rank's file of times; a line that is not whole is left out."""
+    found: list[list[RankTime]] = []
+    for rank in range(rank_count):
+        path = times_file(folder, rank)
+        lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+        words = (line.split() for line in lines)
+        found.append([RankTime(TimeKind(one[0]), *map(int, one[1:])) for one in words if len(one) == 4])
+    return found
 
 
 def last_checkpoint(folder: Path, rank_count: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -180,6 +181,14 @@ class DrillJob:
         """Return what a rank has written to stderr so far."""
         path = self.folder / f"err{rank}"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def end_agents(self, seconds: float) -> None:
+        """Let the agents send what they hold and end in order, each within some seconds; ``stop`` ends the rest."""
+        for agent in self._agents:
+            agent.terminate()
+        for agent in self._agents:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.wait(seconds)
 
     def stop(self) -> None:
         """End all processes of the job, agents first, so that the engine does not see the ranks' end as a fault."""

@@ -98,6 +98,7 @@ class Trainer:
     config: RankConfig
     board: Board
     grid: ParallelGrid
+    keeper: Keeper | None
     struck: Struck = field(init=False)
     model: TinyTransformer = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
@@ -121,15 +122,16 @@ class Trainer:
         pauses = {pause.after_step: pause for pause in self.config.pauses}
         hook.attach(model=self.model, optimizer=self.optimizer, collectives=True)
         batches = iter(self.loader)
-        keeper = None if self.config.checkpoints is None else Keeper(self.config.rank, self.config.checkpoints)
+        keeper = self.keeper
         step = 0 if keeper is None else keeper.resume(self.model, self.optimizer, self.loader)
         while step <= self.board.last_step():
             self.board.set_step(self.config.rank, step)
             self.struck.begin_step()
-            with hook.step():
+            begin_ns = time.time_ns()
+            with hook.step(step):
                 loss = self._step(step, batches)
             if keeper is not None:
-                keeper.note(step, loss)
+                keeper.note(step, loss, begin_ns)
                 if keeper.is_due(step):
                     with hook.phase("checkpoint"):
                         keeper.save(step + 1, self.model, self.optimizer, self.loader)
@@ -239,6 +241,7 @@ def train(config: RankConfig, board: Board) -> None:
         timeout=_COLLECTIVE_TIMEOUT,
     )
     grid = make_grid(config)
+    keeper = None if config.checkpoints is None else Keeper(config.rank, config.checkpoints)
     hook.init(
         job_id=config.job_id,
         rank=config.rank,
@@ -246,8 +249,10 @@ def train(config: RankConfig, board: Board) -> None:
         dp=grid.data_index,
         tp=grid.tensor_index,
     )
-    Trainer(config, board, grid).run()
+    Trainer(config, board, grid, keeper).run()
     hook.close()
+    if keeper is not None:
+        keeper.leave()
     dist.barrier()  # nobody leaves while a peer still reads from its sockets
 
 

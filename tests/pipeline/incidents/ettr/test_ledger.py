@@ -47,6 +47,7 @@ class Timeline:
         self.now_ns = START_NS
         self.told: list[AttemptTime] = []
         self.verdicts: list[Verdict] = []
+        self.told_ns: dict[tuple[str, int], int] = {}
 
     def _tap(self, bundle: SliceBundle) -> None:
         self.ledger.on_slice(bundle.fast)
@@ -72,8 +73,14 @@ class Timeline:
             self.now_ns += NS_PER_SECOND
             found = self.engine.tick(self.now_ns).verdicts
             self.verdicts += found
-            self.ledger.on_verdicts(found)
+            self.told_ns.update(((one.verdict_id, one.update), self.now_ns) for one in found)
+            self.ledger.on_verdicts(found, self.now_ns)
             self.told += self.ledger.on_time(self.now_ns)
+
+    def waited(self, since: Verdict, until: Verdict) -> float:
+        """Return the seconds from the onset of a verdict, or the telling of its line, to the telling of a line."""
+        since_ns = since.onset_ns if since is until else self.told_ns[since.verdict_id, since.update]
+        return (self.told_ns[until.verdict_id, until.update] - since_ns) / NS_PER_SECOND
 
     def seconds(self, attempt: int = 0) -> dict[str, float]:
         """Return the parts of an attempt in seconds, with ``wall`` and ``unattributed``."""
@@ -124,7 +131,7 @@ def test_a_crash_with_a_restart_that_recomputes_steps() -> None:
     assert died["wall"] == pytest.approx(140, abs=0.1)
     assert died["productive"] == pytest.approx(100, abs=6)  # steps of the last seconds die with their agent's batch
     [opened] = [one for one in line.verdicts if one.update == 0]
-    waited = (opened.detected_ns - opened.onset_ns) / NS_PER_SECOND
+    waited = line.waited(opened, opened)
     assert died["detection"] == pytest.approx(waited, abs=0.1)
     assert died["scheduling"] == pytest.approx(30 - waited - died.get("diagnosis", 0.0), abs=0.2)
     again = line.seconds(1)
@@ -143,13 +150,14 @@ def test_a_hang_costs_its_detection_and_is_unattributed_until_its_processes_end(
     assert opened.fault is FaultKind.HANG
     confirmed = next(one for one in line.verdicts if one.state is VerdictState.CONFIRMED)
     found = line.seconds()
-    assert found["detection"] == pytest.approx((opened.detected_ns - opened.onset_ns) / NS_PER_SECOND, abs=1)
-    diagnosed = (confirmed.detected_ns - opened.detected_ns) / NS_PER_SECOND
+    assert found["detection"] == pytest.approx(line.waited(opened, opened), abs=1)
+    diagnosed = line.waited(opened, confirmed)
     assert found.get("diagnosis", 0.0) == pytest.approx(diagnosed, abs=0.1)
     assert found["unattributed"] == pytest.approx(200 - found["detection"] - diagnosed, abs=3)
 
 
-def test_a_wait_for_the_scheduler_is_known_from_the_acknowledged_action_or_not_at_all() -> None:
+@pytest.mark.parametrize("state", [ActionState.APPROVED, ActionState.STARTED])
+def test_a_wait_for_the_scheduler_is_known_from_the_decided_action_or_not_at_all(state: ActionState) -> None:
     line = Timeline()
     job = line.begin()
     line.run(job, 60)
@@ -158,11 +166,14 @@ def test_a_wait_for_the_scheduler_is_known_from_the_acknowledged_action_or_not_a
     confirmed = next(one for one in line.verdicts if one.state is VerdictState.CONFIRMED)
     kind, times = ActionKind.RESTART, (asked_ns, asked_ns + 600 * NS_PER_SECOND)
     action = Advice(confirmed.verdict_id, 0, confirmed.job, kind, None, "", "restart", *times, dry_run=False)
-    line.ledger.on_action(ActionChange(replace(action, dry_run=True), ActionState.STARTED, asked_ns))
+    line.ledger.on_action(ActionChange(replace(action, dry_run=True), state, asked_ns))
     line.run(None, 100)
     unknown = EttrLedger()
+    line.ledger.on_action(ActionChange(action, state, asked_ns))
     unknown.restore(line.ledger.snapshot())
-    line.ledger.on_action(ActionChange(action, ActionState.STARTED, asked_ns))
+    unknown.on_action(ActionChange(replace(action, verdict_id="other"), ActionState.EXPIRED, line.now_ns - 1))
+    assert unknown.snapshot() == line.ledger.snapshot()
+    unknown.on_action(ActionChange(action, ActionState.EXPIRED, line.now_ns))
     line.run(line.begin(1), 30)
 
     assert line.seconds()["scheduling"] == pytest.approx(100, abs=1)
@@ -201,7 +212,7 @@ def test_a_verdict_that_is_taken_back_cost_nothing() -> None:
     line.run(job, 60, lambda: job.freeze(5, seen=False))
     assert line.seconds()["detection"] > 0
     opened = next(one for one in line.verdicts if one.update == 0)
-    line.ledger.on_verdicts([replace(opened, state=VerdictState.CANCELLED, update=9)])
+    line.ledger.on_verdicts([replace(opened, state=VerdictState.CANCELLED, update=9)], line.now_ns)
     assert "detection" not in line.seconds()
 
 
@@ -213,7 +224,7 @@ def test_an_incident_that_goes_on_after_a_person_closed_it_is_not_found_again() 
     before = line.seconds()
     opened = next(one for one in line.verdicts if one.update == 0)
     goes_on = replace(opened, verdict_id="0" * 16, detected_ns=line.now_ns - 20 * NS_PER_SECOND)
-    line.ledger.on_verdicts([replace(opened, state=VerdictState.RESOLVED, update=9), goes_on])
+    line.ledger.on_verdicts([replace(opened, state=VerdictState.RESOLVED, update=9), goes_on], line.now_ns)
 
     assert (line.seconds()["detection"], line.seconds().get("diagnosis")) == (
         before["detection"],
@@ -230,6 +241,17 @@ def test_one_rank_with_wrong_step_numbers_makes_no_step() -> None:
         ledger.on_slice(Slice(JOB, _at(second - 1), _at(second), (batch,)))
     [found] = ledger.accounts(_at(60))
     assert (found.steps_count, found.last_step, found.recomputed_steps_count) == (59, 59, 0)
+
+
+def test_steps_that_come_after_the_end_of_their_ranks_are_told_at_once() -> None:
+    ledger = EttrLedger()
+    ledger.on_slice(Slice(JOB, START_NS, _at(10), (_event(0, 0, events.HELLO), _event(10, 0, events.BYE))))
+    [ended] = ledger.on_time(_at(10))
+    batch = StepBatch(JOB, "n", _at(11), (StepRecord(_at(9), 0, 0, 4.0),))
+    ledger.on_slice(Slice(JOB, _at(10), _at(11), (batch,)))
+    [told] = ledger.on_time(_at(11))
+    assert (ended.is_over, ended.steps_count, told.steps_count) == (True, 0, 1)
+    assert told.parts_ns[TimePart.PRODUCTIVE] == 4 * NS_PER_SECOND
 
 
 def test_an_attempt_that_nobody_heard_for_an_hour_ended_at_its_last_sign() -> None:

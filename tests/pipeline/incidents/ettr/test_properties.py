@@ -24,7 +24,7 @@ def feed(ledger: EttrLedger, one: Happening) -> list[AttemptTime]:
     if one.change is not None:
         ledger.on_action(one.change)
     ledger.on_slice(one.data)
-    ledger.on_verdicts(one.verdicts)
+    ledger.on_verdicts(one.verdicts, one.data.end_ns)
     return ledger.on_time(one.data.end_ns)
 
 
@@ -100,7 +100,7 @@ def test_the_rows_of_a_job_do_not_depend_on_other_jobs(own: list[Happening], oth
                 if one.change is not None:
                     ledger.on_action(one.change)
                 ledger.on_slice(one.data)
-                ledger.on_verdicts(one.verdicts)
+                ledger.on_verdicts(one.verdicts, one.data.end_ns)
         told = [one for one in together.on_time(now_ns) if one.job.job_id == JOB.job_id]
         assert alone.on_time(now_ns) == told
 

@@ -153,6 +153,7 @@ class DrillAttempts:
         deadline = time.monotonic() + _END_SECONDS
         while not self.job.ended() and time.monotonic() < deadline:
             time.sleep(0.05)
+        self.job.end_agents(_END_SECONDS)  # the steps since their last batch
         self.job.stop()
         self.job = None
 

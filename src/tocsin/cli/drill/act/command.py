@@ -25,8 +25,9 @@ from tocsin.cli.drill.act.settings import (
     read_status,
     write_object,
 )
+from tocsin.cli.drill.act.truth import StruckTimes, comparison_text, ledger_seconds, true_seconds, wrong_parts
 from tocsin.cli.drill.board import Board
-from tocsin.cli.drill.checkpoint_files import equal_steps, losses_of
+from tocsin.cli.drill.checkpoint_files import equal_steps, losses_of, times_of
 from tocsin.cli.drill.engine import DrillEngine, DrillError, VerdictEar
 from tocsin.cli.drill.faults import KINDS, Outside
 from tocsin.cli.drill.judge import Heard, accused, describe, host_name
@@ -39,6 +40,7 @@ from tocsin.pipeline.identity.message_signatures import new_signing_key
 from tocsin.pipeline.stores.ettr_queries import ettr_query
 from tocsin.schemas.credential_store import change, write_credentials
 from tocsin.schemas.credentials import Role
+from tocsin.schemas.verdicts import VerdictState
 
 WANTED: Final = {"freeze": "restart", "host_down": "evict"}
 """Kind of drill -> kind of the action that is right."""
@@ -134,7 +136,7 @@ class ActingDrill:
         seconds = (time.time_ns() - onset_ns) / 1e9
         self._lines.say(f"the job trains again from step {done.checkpoint_step}, {seconds:.1f} s after the strike")
         equal = self._compare(second, done)
-        self._show_ledger()
+        wrong_ledger = self._check_ledger(self._struck_times(onset_ns), done.attempt)
         return ActOutcome(
             struck=struck,
             named=named,
@@ -144,6 +146,7 @@ class ActingDrill:
             checkpoint_step=done.checkpoint_step,
             equal_steps=equal,
             seconds=round(seconds, 1),
+            wrong_ledger=wrong_ledger,
         )
 
     def _strike(self, status: ControllerStatus) -> None:
@@ -181,11 +184,27 @@ class ActingDrill:
             return None
         return equal_steps(losses_of(self._folder / f"losses.{done.attempt}", count), undisturbed, done.checkpoint_step)
 
-    def _show_ledger(self) -> None:
-        """Show what the job's time was spent on, as the engine's ledger says."""
+    def _struck_times(self, onset_ns: int) -> StruckTimes:
+        """Return when the job was struck, and when this process heard that it is known and confirmed."""
+        heard = [one for one in self._ear.of_job(JOB_ID) if one.at_ns >= onset_ns]
+        named_ns = next(one.at_ns for one in heard if accused(one.line))
+        confirmed = (one.at_ns for one in heard if one.line["state"] == VerdictState.CONFIRMED)
+        return StruckTimes(onset_ns, named_ns, next(confirmed, named_ns))
+
+    def _check_ledger(self, struck: StruckTimes, last_attempt: int) -> str:
+        """Show what the job's time was spent on, as the engine's ledger says and as this drill measured it.
+
+        Returns:
+            What the ledger has wrong, "" if nothing.
+        """
         accounts = self._wait(self._accounts, _LEDGER_SECONDS, "") or self._accounts(is_all_over=False)
-        for line in render(accounts, JOB_ID).splitlines():
+        count = self._plan.rank_count
+        folders = [self._folder / f"losses.{number}" for number in range(last_attempt + 1)]
+        truth = true_seconds([times_of(one, count) for one in folders], struck)
+        ledger = ledger_seconds(accounts)
+        for line in (*render(accounts, JOB_ID).splitlines(), *comparison_text(ledger, truth)):
             self._lines.say(line)
+        return wrong_parts(ledger, truth)
 
     def _accounts(self, *, is_all_over: bool = True) -> list[dict[str, Any]]:
         """Return the ledger's account of each attempt; none while one runs, unless those count, too."""
