@@ -13,7 +13,13 @@ from types import MappingProxyType
 from typing import Final
 
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
-from tocsin.pipeline.actions.executors.slurm_checks import attempt_over, held_by_others, job_of, rebooted_since
+from tocsin.pipeline.actions.executors.slurm_checks import (
+    attempt_over,
+    held_by_others,
+    job_of,
+    rebooted_since,
+    with_job_number,
+)
 from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
 from tocsin.pipeline.actions.executors.slurm_marks import actions_of, job_comment, node_reason
 from tocsin.pipeline.actions.executors.slurm_nodes import NodeNames
@@ -27,6 +33,8 @@ from tocsin.schemas.verdicts import ActionKind
 _REBOOT_COMPLETE = ": reboot complete"
 KINDS: Final = frozenset({ActionKind.DRAIN, ActionKind.EVICT, ActionKind.RESTART, ActionKind.REBOOT})
 """What Slurm can do."""
+_JOB_KINDS: Final = frozenset({ActionKind.EVICT, ActionKind.RESTART})
+"""Kinds that requeue a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +96,12 @@ class SlurmTarget:
         """See ``TargetSystem.look``."""
         if action.kind not in self.kinds:
             return Look(Stage.REFUSED, ExecutorReason.KIND_NOT_DONE_HERE)
-        return self._looks[action.kind](self._names.on_nodes(action))
+        return self._looks[action.kind](self._in_slurms_names(action))
 
     def look_back(self, action: Action) -> Look:
         """See ``TargetSystem.look_back``. A job that was requeued stays requeued: its machines are given back."""
         found = Look(Stage.DONE, ExecutorReason.NOTHING_TO_UNDO)
-        for host in self._names.on_nodes(action).target.hosts if action.kind is not ActionKind.RESTART else ():
+        for host in self._in_slurms_names(action).target.hosts if action.kind is not ActionKind.RESTART else ():
             found = self._look_back_at(action, host)
             if found.stage is not Stage.DONE:
                 return found
@@ -101,7 +109,11 @@ class SlurmTarget:
 
     def make(self, action: Action, look: Look) -> None:
         """See ``TargetSystem.make``."""
-        self._steps[look.step](self._names.on_nodes(action), look.host)
+        self._steps[look.step](self._in_slurms_names(action), look.host)
+
+    def _in_slurms_names(self, action: Action) -> Action:
+        """Return an action with nodes for hosts; where nobody told the job's number, the job's id is taken for it."""
+        return self._names.on_nodes(with_job_number(action) if action.kind in _JOB_KINDS else action)
 
     def _look_at_drain(self, action: Action) -> Look:
         job = job_of(self._cluster, action)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
 from tocsin.pipeline.actions.executors.slurm_text import JobReading, NodeReading
@@ -11,6 +13,18 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 _NOT_RESPONDING = "Not responding"
 """Reason that Slurm itself writes when it takes a silent node down."""
+
+
+def with_job_number(action: Action) -> Action:
+    """Return an action whose job has Slurm's number.
+
+    Where it is not known, a job id that is a number counts, as where ``TOCSIN_JOB_ID`` is ``SLURM_JOB_ID``. Its attempt
+    and its hosts are compared all the same (``attempt_over``).
+    """
+    name = action.target.job.job_id
+    if action.target.slurm_job_id or not (name.isascii() and name.isdigit()):
+        return action
+    return replace(action, target=replace(action.target, slurm_job_id=name))
 
 
 def job_of(cluster: SlurmCluster, action: Action) -> JobReading | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
 from tocsin.pipeline.actions.executors.target import Look, Stage
 from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import TargetAwayError, TargetRefusedError
+from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.verdicts import ActionKind
 
 NOW_SECONDS = START_SECONDS + 1000
@@ -255,3 +257,27 @@ def test_deaths_and_people_between_any_two_effects(events: list[str], kind: Acti
             slurm.start_again(7, NOW_SECONDS + 30)
     assert job.restarts <= (1 if kind in (ActionKind.EVICT, ActionKind.RESTART) else 0)
     assert sum("AdminComment" in effect for effect in slurm.effects) <= 1
+
+
+@pytest.mark.parametrize("kind", [ActionKind.EVICT, ActionKind.RESTART])
+def test_a_job_id_that_is_slurms_number_names_the_job_and_another_job_of_that_number_is_left_alone(
+    kind: ActionKind,
+) -> None:
+    slurm = FakeSlurm("a", "b", "c")
+    slurm.add_job(7, "a")
+    told = action_of(kind, "a")
+    action = replace(told, target=replace(told.target, job=JobKey("ci", "7", 0)))
+    assert carried_out(target_of(slurm), action).stage is Stage.DONE
+    assert (slurm.jobs[7].restarts, slurm.takes_no_work("a")) == (1, kind is ActionKind.EVICT)
+    told = action_of(kind, "c", verdict="v2")
+    other = replace(told, target=replace(told.target, job=JobKey("ci", "8", 0)))
+    slurm.add_job(8, "b")
+    assert said(carried_out(target_of(slurm), other)) == (Stage.EXPIRED, ExecutorReason.HOST_LEFT_JOB)
+    assert slurm.jobs[8].restarts == 0
+
+
+def test_a_number_that_is_no_job_of_slurm_does_not_keep_a_machine_from_being_drained() -> None:
+    slurm = FakeSlurm("a")
+    told = action_of(ActionKind.DRAIN, "a")
+    action = replace(told, target=replace(told.target, job=JobKey("ci", "20261127", 0)))
+    assert said(carried_out(target_of(slurm), action)) == (Stage.DONE, ExecutorReason.DRAINED)
