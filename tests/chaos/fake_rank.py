@@ -28,7 +28,7 @@ class Rank:
     def __init__(self, order: dict[str, Any]) -> None:
         """Speak to the agent of this host."""
         self.rank, self.world = int(order["rank"]), int(order["world"])
-        self.job = [order["cluster"], order["job_id"], 0]
+        self.job = [order["cluster"], order["job_id"], int(order.get("attempt", 0))]
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
         self.agent = order["agent"]

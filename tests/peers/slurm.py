@@ -165,10 +165,10 @@ class Slurm:
         assert job is not None, job_id
         return job
 
-    def submit(self, hosts: int | str, *flags: str) -> int:
-        """Start a batch job that sleeps, on so many hosts or on these; its number, once it runs."""
+    def submit(self, hosts: int | str, *flags: str, command: str = "exec sleep 600") -> int:
+        """Start a batch job, on so many hosts or on these; its number, once it runs."""
         script = self.folder / "job.sh"
-        script.write_text("#!/bin/sh\nexec sleep 600\n")
+        script.write_text(f"#!/bin/sh\n{command}\n")
         place = [f"-N{hosts}"] if isinstance(hosts, int) else [f"-w{hosts}"]
         arguments = ["sbatch", "--parsable", *place, "--exclusive", "-o/dev/null", f"-D{self.folder}", *flags]
         job_id = int(self.ask(*arguments, str(script)))
