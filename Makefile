@@ -19,7 +19,7 @@ UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/u
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
-	@echo "make run        a real training job, a real fault, the verdict"
+	@echo "make run        a real training job, a real fault, the verdict, and the job trains again"
 	@echo "make test       the tests that take seconds;  make test-gate: real jobs, clusters, attacks;  make test-slow: the rest"
 	@echo "make coverage   make test with branch coverage, against its floor"
 	@echo "make test-wheel the wheel as a training host installs it, on Python 3.11 and 3.12"

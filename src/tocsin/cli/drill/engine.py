@@ -75,19 +75,24 @@ class DrillEngine:
                 return
         raise DrillError(f"the engine did not answer within {_START_SECONDS:.0f} s: {self.last_words()}")
 
+    def agent_words(self, host: str) -> Sequence[str]:
+        """Return the words of an agent's command line that say where it sends, and with which credential."""
+        return ("--engine", f"unix:{self.listen}", "--token-file", str(self.tokens.file_of(host)))
+
     def last_words(self) -> str:
         """Return the end of the engine's log."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return text[-800:].strip() or "it said nothing"
 
-    def rank_status(self, job_id: str) -> dict[int, Mapping[str, Any]]:
-        """Return the engine's state of each rank: host, step, steps_per_second, last_seen_seconds.
 
-        Raises:
-            EngineError: the engine does not answer.
-        """
-        ranks: Mapping[str, Mapping[str, Any]] = self.client.call("status", job_id=job_id).get("ranks", {})
-        return {int(rank): facts for rank, facts in ranks.items()}
+def rank_status(client: ControlClient, job_id: str) -> dict[int, Mapping[str, Any]]:
+    """Return an engine's state of each rank: host, step, steps_per_second, last_seen_seconds.
+
+    Raises:
+        EngineError: the engine does not answer.
+    """
+    ranks: Mapping[str, Mapping[str, Any]] = client.call("status", job_id=job_id).get("ranks", {})
+    return {int(rank): facts for rank, facts in ranks.items()}
 
 
 class VerdictEar:

@@ -72,25 +72,11 @@ class JobProcesses(Protocol):
         ...
 
 
-class HostTokens(Protocol):
-    """Credentials of the simulated hosts."""
-
-    def file_of(self, host: str) -> Path:
-        """Return the file of a host's credential."""
-        ...
-
-
 class AgentHome(Protocol):
-    """Where agents connect."""
+    """Where agents send."""
 
-    @property
-    def listen(self) -> Path:
-        """The engine's socket."""
-        ...
-
-    @property
-    def tokens(self) -> HostTokens:
-        """Credentials of the hosts."""
+    def agent_words(self, host: str) -> Sequence[str]:
+        """Return the words of an agent's command line that say where it sends, and with which credential."""
         ...
 
 
@@ -250,8 +236,7 @@ class DrillJob:
         """Start the agent of a rank and return its process."""
         command = [
             *(sys.executable, "-m", "tocsin", "agent"),
-            *("--engine", f"unix:{engine.listen}"),
-            *("--token-file", str(engine.tokens.file_of(self.attempt.hosts[rank]))),
+            *engine.agent_words(self.attempt.hosts[rank]),
             *("--socket", str(self._agent_socket(rank))),
             *("--host", self.attempt.hosts[rank]),
             *("--cluster", CLUSTER),

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
+from tocsin.cli.drill.board import Board
 from tocsin.cli.drill.judge import Heard, VerdictLine, describe
-from tocsin.cli.drill.launcher import DrillJob
+from tocsin.cli.drill.plan import DrillPlan
 from tocsin.schemas.printable import plain
 
 Rates = Mapping[int, Mapping[str, Any]]
 """Rank -> the engine's state of it, with its step rate."""
+
+
+class ShownJob(Protocol):
+    """A running job, as an observer sees it."""
+
+    @property
+    def plan(self) -> DrillPlan:
+        """The drill's plan."""
+        ...
+
+    @property
+    def job_id(self) -> str:
+        """Name of the job."""
+        ...
+
+    @property
+    def board(self) -> Board:
+        """The page that its ranks share."""
+        ...
 
 
 class PlainLines:
@@ -30,11 +50,11 @@ class PlainLines:
         """Print one line."""
         print(f"{time.monotonic() - self._began:7.1f} s  {plain(text)}", file=self._out, flush=True)
 
-    def started(self, job: DrillJob) -> None:
+    def started(self, job: ShownJob) -> None:
         """Print that the ranks train."""
         self.say(f"job {job.job_id}: {job.plan.rank_count} ranks train")
 
-    def struck(self, job: DrillJob, onset_ns: int) -> None:
+    def struck(self, job: ShownJob, onset_ns: int) -> None:
         """Print that the fault was injected."""
         self.say(strike_text(job, onset_ns))
 
@@ -42,24 +62,25 @@ class PlainLines:
         """Print a verdict that arrived."""
         self.say(f"job {item.line['job_id']}: {item.summary or describe(item.line)}")
 
-    def tick(self, job: DrillJob) -> None:
+    def tick(self, job: ShownJob) -> None:
         """Do nothing: plain lines are not redrawn."""
 
 
-def strike_text(job: DrillJob, onset_ns: int) -> str:
+def strike_text(job: ShownJob, onset_ns: int) -> str:
     """Return a text that says which fault was injected, and when."""
     at = time.strftime("%H:%M:%S UTC", time.gmtime(onset_ns / 1e9))
     return f"job {job.job_id}: {job.plan.sentence()} ({at}, step {job.board.step(job.plan.rank)})"
 
 
-def verdict_texts(item: Heard) -> list[str]:
+def verdict_texts(item: Heard, *, acts: bool = False) -> list[str]:
     """Return the lines that show a verdict: suspects, evidence and proposed action; an update takes one line."""
     line = item.line
     if line["update"] > 0:
         return [f"update: {item.summary or describe(line)} [{line['state']}; proposed: {line['action']}]"]
     texts = [f"VERDICT: {item.summary or describe(line)}"]
     texts += [f"    because: {evidence_text(evidence)}" for evidence in line["evidence"]]
-    texts.append(f"    proposed: {line['action']} (reason: {line['reason']}; nothing is executed)")
+    left = "" if acts else "; nothing is executed"
+    texts.append(f"    proposed: {line['action']} (reason: {line['reason']}{left})")
     return texts
 
 

@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tocsin.cli.drill.judge import Heard, accused, host_name
-from tocsin.cli.drill.launcher import DrillJob
-from tocsin.cli.drill.lines import Rates, rate_of, strike_text, verdict_texts
+from tocsin.cli.drill.lines import Rates, ShownJob, rate_of, strike_text, verdict_texts
 from tocsin.cli.terminal import unguarded
 from tocsin.schemas.printable import plain
 
@@ -27,8 +26,13 @@ _BAR_WIDTH = 24
 class LiveDisplay:
     """Display of the demo: a table of the ranks above the last events."""
 
-    def __init__(self) -> None:
-        """Create the display; nothing is drawn yet."""
+    def __init__(self, *, acts: bool = False) -> None:
+        """Create the display; nothing is drawn yet.
+
+        Args:
+            acts: whether what is proposed is carried out.
+        """
+        self._acts = acts
         self._began = time.monotonic()
         self._rates: Rates = {}
         self._faulty_rank: int | None = None
@@ -54,11 +58,11 @@ class LiveDisplay:
         """Add an event."""
         self._events.append(Text(f"{time.monotonic() - self._began:5.1f} s  {plain(text)}", style=style))
 
-    def started(self, job: DrillJob) -> None:
+    def started(self, job: ShownJob) -> None:
         """Show that the ranks train."""
         self.say(f"{job.plan.rank_count} ranks train; the fault will strike in some seconds")
 
-    def struck(self, job: DrillJob, onset_ns: int) -> None:
+    def struck(self, job: ShownJob, onset_ns: int) -> None:
         """Show that the fault was injected, and mark the rank."""
         self._faulty_rank = job.plan.rank
         self.say(strike_text(job, onset_ns), "bold yellow")
@@ -66,10 +70,10 @@ class LiveDisplay:
     def heard(self, item: Heard) -> None:
         """Show a verdict that arrived, and mark the accused hosts."""
         self._accused |= accused(item.line)
-        for text in verdict_texts(item):
+        for text in verdict_texts(item, acts=self._acts):
             self.say(text, "bold red" if text.startswith("VERDICT") else "")
 
-    def tick(self, job: DrillJob) -> None:
+    def tick(self, job: ShownJob) -> None:
         """Do nothing: the display redraws itself."""
 
     def rates(self, rates: Rates) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tocsin.cli.drill.judge import ever_wrong
+from tocsin.cli.drill.judge import Answer, ever_wrong
+from tocsin.cli.drill.plan import DrillPlan
 from tocsin.cli.drill.result import DrillResult
 from tocsin.schemas.printable import plain
 
@@ -17,10 +18,13 @@ POSING = (
 
 def result_line(result: DrillResult) -> str:
     """Return one drill's result as one line."""
-    answer = result.answer
+    return answer_line(result.plan, result.answer)
+
+
+def answer_line(plan: DrillPlan, answer: Answer) -> str:
+    """Return whether an engine's verdict is right as one line."""
     seconds = "" if answer.seconds is None else f" after {answer.seconds:.1f} s"
     mark = "right" if answer.right else "WRONG"
-    plan = result.plan
     return f"{mark}  {plan.kind.name} (seed {plan.seed}): {plan.sentence()}; verdict{seconds}: {plain(answer.why)}"
 
 

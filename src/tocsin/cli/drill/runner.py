@@ -14,6 +14,7 @@ from tocsin.cli.drill.engine import DrillEngine, DrillError, VerdictEar
 from tocsin.cli.drill.faults import ExpectedVerdict
 from tocsin.cli.drill.judge import Answer, Heard, VerdictLine, accused, is_live, judge
 from tocsin.cli.drill.launcher import DrillJob, warm_up
+from tocsin.cli.drill.lines import ShownJob
 from tocsin.cli.drill.plan import DrillPlan
 from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.recording import DrillRecording
@@ -41,16 +42,16 @@ _POLL_SECONDS = 0.1
 class Onlooker(Protocol):
     """Observer of a drill (the plain lines, the live display)."""
 
-    def started(self, job: DrillJob) -> None:
+    def started(self, job: ShownJob) -> None:
         """Called when the ranks train."""
 
-    def struck(self, job: DrillJob, onset_ns: int) -> None:
+    def struck(self, job: ShownJob, onset_ns: int) -> None:
         """Called when the fault was injected."""
 
     def heard(self, item: Heard) -> None:
         """Called from a thread for each verdict line that arrives."""
 
-    def tick(self, job: DrillJob) -> None:
+    def tick(self, job: ShownJob) -> None:
         """Called ten times a second while a drill waits."""
 
 

@@ -24,7 +24,6 @@ class ActOutcome:
         checkpoint_step: step from which the job went on, -1 if it did not.
         equal_steps: later steps whose losses equal those of an undisturbed run, None: they were not compared.
         seconds: time from the strike until the job trained beyond its checkpoint again, None: it does not train.
-        wrong_ledger: what the engine's ledger of the job's time has wrong, "" for nothing; JSON leaves it out.
     """
 
     struck: str
@@ -35,7 +34,6 @@ class ActOutcome:
     checkpoint_step: int = -1
     equal_steps: int | None = None
     seconds: float | None = None
-    wrong_ledger: str = ""
 
 
 def what_is_wrong(outcome: ActOutcome, wanted_kind: str) -> str:
@@ -56,7 +54,7 @@ def what_is_wrong(outcome: ActOutcome, wanted_kind: str) -> str:
         return "the job does not train again"
     if outcome.equal_steps is not None and outcome.equal_steps < WANTED_STEPS:
         return f"only {outcome.equal_steps} later steps equal those of an undisturbed run, not {WANTED_STEPS}"
-    return outcome.wrong_ledger
+    return ""
 
 
 def json_line(outcome: ActOutcome) -> str:
@@ -64,7 +62,6 @@ def json_line(outcome: ActOutcome) -> str:
     found = asdict(outcome)
     found["named"] = outcome.named[0] if len(outcome.named) == 1 else list(outcome.named)
     found["left_out"] = list(outcome.left_out)
-    del found["wrong_ledger"]
     return json_text(found)
 
 

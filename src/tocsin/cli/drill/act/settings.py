@@ -21,7 +21,7 @@ class ControllerSettings:
 
     Attributes:
         folder: the drill's work folder.
-        listen: the engine's socket for agents.
+        agent_words: words of an agent's command line that say where it sends; "{host}" stands for its host.
         keys_file: public keys of controllers of actions.
         seed: seed of weights and data.
         rank_count: number of ranks.
@@ -30,7 +30,7 @@ class ControllerSettings:
     """
 
     folder: str
-    listen: str
+    agent_words: tuple[str, ...]
     keys_file: str
     seed: int
     rank_count: int
@@ -92,7 +92,7 @@ def write_object(path: Path, one: ControllerSettings | ControllerStatus) -> None
 def read_settings(path: Path) -> ControllerSettings:
     """Read the settings."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return ControllerSettings(**found | {"hosts": tuple(found["hosts"])})
+    return ControllerSettings(**found | {name: tuple(found[name]) for name in ("agent_words", "hosts")})
 
 
 def read_status(path: Path) -> ControllerStatus:
