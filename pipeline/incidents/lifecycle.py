@@ -145,7 +145,7 @@ class Decide:
         """Resolve the incident that a person closes; return its last line, nothing where it is not open."""
         for incident, verdict in [(one, one.verdict) for one in self._incidents]:
             if verdict.verdict_id == closing.payload.get("id"):
-                incident.verdict = replace(verdict, evidence=(said_by(closing), *verdict.evidence))
+                incident.verdict = replace(verdict, evidence=(*verdict.evidence, said_by(closing)))
                 line = self._close(incident, now_ns, VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN)
                 self._closed.mark_by_human(verdict, now_ns)
                 return [line]

@@ -24,6 +24,7 @@ from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.stores.alert_codec import encode_alert
 from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
+from tocsin.schemas.covers import Cover, decode_cover
 from tocsin.schemas.errors import DecodeError, IdentityError, SchemaError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, NOTES_TAKEN, VERDICTS, job_key, path_key
@@ -31,7 +32,6 @@ from tocsin.schemas.operator_requests import decode_taken
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import Verdict
-from tocsin.schemas.wire.validate import ObjectReader, load_json
 
 _BACK_SECONDS: Final = 3600.0
 _CANARY_NS: Final = 600 * NS_PER_SECOND
@@ -151,13 +151,9 @@ class AlertWork:
             self._work.take(decode_taken(message.value), now_ns)
             return
         if topic == COVERED:
-            said = ObjectReader(load_json(message.value, "covered"), "covered")
-            name = _cover_name(said.name("cluster"), said.name("verdict_id"))
-            incident_id = said.name("incident_id", empty=True)
-            self._covered.pop(name, None)
-            if incident_id:
-                self._covered[name] = incident_id
-            self._cover_changes[name] = incident_id.encode() if incident_id else None
+            if self._check is not None:
+                self._check(message.value, message.signature, message.timestamp_ns)
+            self._take_cover(decode_cover(message.value))
             return
         verdict = decode_verdict(message.value)
         if self._check is not None:
@@ -166,6 +162,14 @@ class AlertWork:
             self._canary_ns = now_ns
         else:
             self._held.append((now_ns, verdict))
+
+    def _take_cover(self, cover: Cover) -> None:
+        """Note which fleet incident stands for a verdict."""
+        name = _cover_name(cover.cluster, cover.verdict_id)
+        self._covered.pop(name, None)
+        if cover.incident_id:
+            self._covered[name] = cover.incident_id
+        self._cover_changes[name] = cover.incident_id.encode() if cover.incident_id else None
 
     def _the_active(self) -> MirroredAlerts:
         """Return what is there while the process is active."""

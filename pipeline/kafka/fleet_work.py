@@ -8,7 +8,6 @@ Time is event time: that of the ticks on the topic ``events``, of the partition 
 from __future__ import annotations
 
 import heapq
-import json
 import logging
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from tocsin.pipeline.kafka.topic_sink import Check
 from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.outputs import Output, verdict_output
 from tocsin.schemas.cloudevents import decode_verdict
+from tocsin.schemas.covers import Cover, covers_between, encode_cover
 from tocsin.schemas.errors import DecodeError, IdentityError, SchemaError, SnapshotError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.kafka.topics import COVERED, EVENTS, OPERATOR_NOTES, VERDICTS, path_key
@@ -235,9 +235,8 @@ class FleetWork:
             covers, before = view.covers(), self._covers.get(cluster, {})
             if covers == before:
                 continue
-            for verdict_id in sorted({*covers, *before}):
-                if covers.get(verdict_id) != before.get(verdict_id):
-                    self._outputs.append(covered_output(cluster, verdict_id, covers.get(verdict_id, "")))
+            for cover in covers_between(cluster, before, covers, self._now_ns):
+                self._outputs.append(self._identity.signed(covered_output(cover)))
             self._covers[cluster] = covers
 
     def is_due(self) -> bool:
@@ -292,13 +291,6 @@ def _name_of(message: Message) -> str:
     return message.topic.rpartition(".")[2]
 
 
-def covered_output(cluster: str, verdict_id: str, incident_id: str) -> Output:
-    """Return the message that says which fleet incident stands for a verdict.
-
-    Args:
-        cluster: cluster of both.
-        verdict_id: the verdict.
-        incident_id: the fleet incident; "" = none does any more.
-    """
-    value = json.dumps({"cluster": cluster, "verdict_id": verdict_id, "incident_id": incident_id}).encode()
-    return Output(COVERED, path_key(cluster, verdict_id), value, {})
+def covered_output(cover: Cover) -> Output:
+    """Return the message that says which fleet incident stands for a verdict."""
+    return Output(COVERED, path_key(cover.cluster, cover.verdict_id), encode_cover(cover), {})

@@ -38,10 +38,6 @@ class PlannedActions:
         reason = self._work.book.hold(scope_of(verdict), verdict.detected_ns)
         return change if not reason else ActionChange(change.action, ActionState.WAITING, change.changed_ns, reason)
 
-    def silence(self, verdict: Verdict) -> str:
-        """Return the named reason for which nobody is told of a verdict now, "" for none."""
-        return self._work.silence(verdict, self._now_ns())
-
     def is_due(self) -> bool:
         """Return whether work began or ended since ``done``."""
         return self._work.book.active(self._now_ns()) != self._active

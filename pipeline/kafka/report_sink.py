@@ -1,7 +1,7 @@
 """Write what is said beside verdicts to the incident database.
 
-That is evidence, host health, states and times of jobs, alerts that were sent, people's notes, and the controller's
-actions.
+That is evidence, host health, states and times of jobs, alerts that were sent, people's notes, which fleet incident
+stands for which verdict, and the controller's actions.
 
 The same message gives the same rows, so it may come any number of times. A message that is none, and one that the
 database refuses while it takes others, becomes a dead letter.
@@ -25,11 +25,13 @@ from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, 
 from tocsin.schemas.action_codec import decode_ack_or_event, decode_action
 from tocsin.schemas.action_events import Ack
 from tocsin.schemas.actions import Action
+from tocsin.schemas.covers import Cover, decode_cover
 from tocsin.schemas.errors import IdentityError, RowRefusedError, SchemaError
 from tocsin.schemas.kafka.topics import (
     ACTION_ACKS,
     ACTIONS,
     ALERTS_SENT,
+    COVERED,
     ETTR,
     EVIDENCE,
     HOST_HEALTH,
@@ -50,6 +52,7 @@ class _ReportRows:
     times: list[AttemptTime] = field(default_factory=list)
     alerts: list[AlertSent] = field(default_factory=list)
     notes: list[OperatorNote] = field(default_factory=list)
+    covers: list[Cover] = field(default_factory=list)
     actions: list[ActionChange] = field(default_factory=list)
     action_changes: list[Action] = field(default_factory=list)
     action_acks: list[Ack] = field(default_factory=list)
@@ -62,30 +65,23 @@ class _ReportRows:
         self.times += other.times
         self.alerts += other.alerts
         self.notes += other.notes
+        self.covers += other.covers
         self.actions += other.actions
         self.action_changes += other.action_changes
         self.action_acks += other.action_acks
 
     def write(self, store: Store) -> None:
         """Insert all rows."""
-        if self.evidence:
-            store.write_evidence(self.evidence)
-        if self.health:
-            store.write_host_health(self.health)
-        if self.statuses:
-            store.write_job_status(self.statuses)
-        if self.times:
-            store.write_attempt_times(self.times)
-        if self.alerts:
-            store.write_alerts_sent(self.alerts)
-        if self.notes:
-            store.write_notes(self.notes)
-        if self.actions:
-            store.write_actions(self.actions)
-        if self.action_changes:
-            store.write_action_changes(self.action_changes)
-        if self.action_acks:
-            store.write_action_acks(self.action_acks)
+        store.write_evidence(self.evidence)
+        store.write_host_health(self.health)
+        store.write_job_status(self.statuses)
+        store.write_attempt_times(self.times)
+        store.write_alerts_sent(self.alerts)
+        store.write_notes(self.notes)
+        store.write_covers(self.covers)
+        store.write_actions(self.actions)
+        store.write_action_changes(self.action_changes)
+        store.write_action_acks(self.action_acks)
 
 
 class ReportSink(TopicSink):
@@ -161,6 +157,8 @@ def _rows_of(topic: str, value: bytes) -> _ReportRows | None:
         return _ReportRows(times=[decode_attempt_time(value)])
     if topic == ALERTS_SENT:
         return _ReportRows(alerts=[decode_alert(value)])
+    if topic == COVERED:
+        return _ReportRows(covers=[decode_cover(value)])
     if topic == NOTES_TAKEN:
         return _ReportRows(notes=[decode_taken(value).note])
     if topic == ACTIONS:

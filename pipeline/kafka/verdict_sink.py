@@ -57,6 +57,7 @@ class VerdictSink(TopicSink):
         planned: says which rows of actions wait under planned work; None: none does. Set it before ``run``.
         is_replaced: whether the controller's actions are written in place of what verdicts propose. Set it before
             ``run``.
+        silence: returns the named reason for which nobody is told of a verdict now, "" for none. Set it before ``run``.
         standing: the incidents that stand, of what was written.
     """
 
@@ -73,6 +74,7 @@ class VerdictSink(TopicSink):
         super().__init__(source, store, dead_letter_sink, config, clock)
         self.planned: PlannedActions | None = None
         self.is_replaced = False
+        self.silence: Callable[[Verdict], str] = lambda _verdict: ""
         self._wall_ns = wall_ns
         self.standing = StandingIncidents()
         self._known_good: dict[bool, Verdict] = {}
@@ -203,9 +205,8 @@ class VerdictSink(TopicSink):
 
     def families(self) -> list[Family]:
         """Return the sink's metrics for ``/metrics``."""
-        silence = (lambda _verdict: "") if self.planned is None else self.planned.silence
         verdicts, dropped_count = self.standing.verdicts(self._wall_ns()), self.standing.dropped_count
-        standing = incident_families(verdicts, dropped_count, silence=silence)
+        standing = incident_families(verdicts, dropped_count, silence=self.silence)
         return [*super().families(), *standing]
 
 

@@ -11,6 +11,7 @@ from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.schemas.action_events import Ack
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import Advice, Component, Verdict
@@ -187,6 +188,10 @@ class Store(Protocol):
 
     def write_notes(self, notes: Sequence[OperatorNote]) -> None:
         """Insert judgements of verdicts and planned work; the latest word on each is kept."""
+        ...
+
+    def write_covers(self, covers: Sequence[Cover]) -> None:
+        """Insert which fleet incident stands for which verdict; the latest word on each verdict is kept."""
         ...
 
     def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:

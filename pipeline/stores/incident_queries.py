@@ -60,6 +60,16 @@ _PAGE: Final[Mapping[str, str]] = {
         " FROM tocsin.incident_evidence FINAL WHERE verdict_id = unhex('{}')"
         " ORDER BY metric, component, ts DESC LIMIT 5000"
     ),
+    "covers": (
+        "SELECT o.verdict_id AS verdict_id, o.machine AS machine, o.job_id AS job, o.fault AS fault, o.cause AS cause,"
+        " o.state AS state FROM tocsin.incidents AS o FINAL"
+        " INNER JOIN (SELECT cluster, verdict_id FROM tocsin.fleet_covers FINAL WHERE incident_id = unhex('{}')) AS c"
+        " ON o.cluster = c.cluster AND o.verdict_id = c.verdict_id ORDER BY machine, verdict_id LIMIT 5000"
+    ),
+    "covered_by": (
+        "SELECT incident_id, ts FROM tocsin.fleet_covers FINAL WHERE verdict_id = unhex('{}') AND incident_id != ''"
+        " LIMIT 1"
+    ),
     "feedback": (
         "SELECT is_true, note, actor, ts FROM tocsin.feedback FINAL WHERE verdict_id = unhex('{}')"
         " ORDER BY ts DESC LIMIT 1"
@@ -138,7 +148,8 @@ def page_queries(verdict_id: str) -> dict[str, str]:
     """Return what an incident's page reads beside its row, name -> query.
 
     ``updates``: its history. ``actions``: what was asked for. ``told``: suspects and evidence as JSON. ``others``:
-    cancelled incidents of the same job at the same time. ``points``: series of suspects and peers.
+    cancelled incidents of the same job at the same time. ``points``: series of suspects and peers. ``covers``: the
+    verdicts for which this incident of the fleet stands. ``covered_by``: the fleet incident that stands for this one.
     ``feedback``: the latest judgement of a person.
     """
     return {name: query.format(_hex(verdict_id)) for name, query in _PAGE.items()}

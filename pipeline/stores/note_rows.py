@@ -1,8 +1,9 @@
-"""Convert what people tell tocsin to rows of the incident database."""
+"""Convert what people and the fleet view say of verdicts and hosts to rows of the incident database."""
 
 from __future__ import annotations
 
 from tocsin.pipeline.stores.rows import Row, TimeNs
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 
 
@@ -30,4 +31,14 @@ def maintenance_row(work: Maintenance) -> Row:
         "reason": work.reason,
         "actor": work.actor,
         "ts": TimeNs(work.ts_ns),
+    }
+
+
+def cover_row(cover: Cover) -> Row:
+    """Return which fleet incident stands for a verdict as a row of ``fleet_covers``."""
+    return {
+        "cluster": cover.cluster,
+        "verdict_id": cover.verdict_id,
+        "incident_id": cover.incident_id,
+        "ts": TimeNs(cover.ts_ns),
     }

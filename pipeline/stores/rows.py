@@ -114,11 +114,17 @@ def update_row(verdict: Verdict) -> Row:
         "machine": machine_text(verdict),
         "action": verdict.action.value,
         "confidence": verdict.confidence,
-        "evidence": evidence_text(verdict.evidence[0]) if verdict.evidence else "",
+        "evidence": _telling_sentence(verdict),
         "evidence_ids": list(evidence_ids(verdict)),
         "witnesses": [f"{one_line(one.host)}:{one.kind.value}" for one in verdict.witnesses],
         "detected": TimeNs(verdict.detected_ns),
     }
+
+
+def _telling_sentence(verdict: Verdict) -> str:
+    """Return what the update's reason rests on: who closed it and why, else the strongest evidence; "" for none."""
+    by_reason = [one for one in verdict.evidence if one.metric == verdict.reason]
+    return next((evidence_text(one) for one in (*by_reason, *verdict.evidence[:1])), "")
 
 
 def evidence_row(point: EvidencePoint) -> Row:

@@ -19,11 +19,12 @@ from tocsin.pipeline.stores.alert_sent import AlertSent
 from tocsin.pipeline.stores.attempt_time_rows import attempt_time_row
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
-from tocsin.pipeline.stores.note_rows import feedback_row, maintenance_row
+from tocsin.pipeline.stores.note_rows import cover_row, feedback_row, maintenance_row
 from tocsin.pipeline.stores.opening import VerdictOpening, openings_of
 from tocsin.pipeline.stores.rows import Row
 from tocsin.schemas.action_events import Ack
 from tocsin.schemas.actions import Action
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.errors import DatabaseNewerError, DatabaseOlderError, StoreError, StoreRefusedError
 from tocsin.schemas.migrations import Migration, migrations
 from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
@@ -233,6 +234,10 @@ class SqlStore:
         """See ``Store.write_notes``."""
         self._insert_all("feedback", [one for one in notes if isinstance(one, Feedback)], feedback_row)
         self._insert_all("maintenance", [one for one in notes if isinstance(one, Maintenance)], maintenance_row)
+
+    def write_covers(self, covers: Sequence[Cover]) -> None:
+        """See ``Store.write_covers``."""
+        self._insert_all("fleet_covers", covers, cover_row)
 
     def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
         """See ``Store.write_attempt_times``."""

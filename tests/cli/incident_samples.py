@@ -11,6 +11,7 @@ from tests.pipeline.stores.samples import JOB, ONSET, SECOND, WAITING, verdict
 from tocsin.pipeline.incidents.proposals import changes_of, standing_after
 from tocsin.pipeline.stores.base import EvidencePoint
 from tocsin.pipeline.stores.chdb_store import ChdbStore
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.verdicts import (
     ActionKind,
@@ -75,6 +76,7 @@ def fill(folder: Path) -> None:
     store.write_evidence(list(_points()))
     said = Feedback(JOB.cluster, "story", is_true=False, note="not yet", actor="uid:1000", ts_ns=ONSET)
     store.write_notes([said, replace(said, is_true=True, note="the fan was \x1b[31mdead", ts_ns=ONSET + SECOND)])
+    store.write_covers([Cover(JOB.cluster, "other", "story", ONSET)])
     store.close()
 
 

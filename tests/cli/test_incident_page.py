@@ -59,6 +59,12 @@ def section(page: str, name: str) -> list[str]:
     return found
 
 
+def test_a_page_names_what_an_incident_of_the_fleet_stands_for(shown: tuple[str, str]) -> None:
+    [told] = section(shown[0], "stands for")
+    assert told.startswith("n5")
+    assert told.endswith("(cancelled) [other]")
+
+
 def test_the_latest_judgement_of_a_person_is_on_the_page(shown: tuple[str, str]) -> None:
     [told] = section(shown[0], "feedback")
     assert told.startswith("upheld by uid:1000: the fan was \\x1b[31mdead (20")

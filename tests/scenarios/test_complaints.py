@@ -59,10 +59,11 @@ class TestComplaint1FalseFatalVerdictsFromASingleSample:
         [page] = told.pager.pages
         assert named(page.verdict) == ["n03"]
 
-    @pytest.mark.parametrize("seed", [7, 8])
+    @pytest.mark.parametrize(("seed", "xid", "most_single_count"), [(7, 151, 0), (8, 151, 0), (7, 79, 2)])
     def test_214_of_288_machines_in_weeks_and_63_on_one_day_are_one_incident_and_at_most_two_pages(
-        self, seed: int
+        self, seed: int, xid: int, most_single_count: int
     ) -> None:
+        """XID 79 stays until a reboot: the first idle machines have it alone, and are told before there is a flood."""
         fleet, draw = Fleet(), random.Random(seed)
         struck = draw.sample(fleet.hosts, 214)
         days = [10.0 + draw.random() for _ in range(63)] + [draw.uniform(0.0, 24.5) for _ in range(151)]
@@ -71,18 +72,21 @@ class TestComplaint1FalseFatalVerdictsFromASingleSample:
                 fleet.at(fleet.seconds + 4 * HOUR)
             fleet.at(max(fleet.seconds + 1.0, day * DAY))
             if row % 3:
-                [opened, cancelled] = false_fatal(fleet, host, f"j{row % 30}")
+                [opened, cancelled] = false_fatal(fleet, host, f"j{row % 30}", xid)
                 fleet.line(opened)
                 fleet.at(fleet.seconds + 11.0)
                 fleet.line(replace(cancelled, detected_ns=fleet.now_ns))
             else:
-                fleet.event(host, events.XID, code=151)  # it runs no job
+                fleet.event(host, events.XID, code=xid)  # it runs no job
             fleet.at(fleet.seconds + 1.0)
-        [incident] = fleet.opened()
-        assert (incident.job.job_id, named(incident)) == (FLEET_JOB_ID, [])
-        assert [one.verdict.verdict_id for one in fleet.pager.pages] == [incident.verdict_id]
+        [incident] = [one for one in fleet.opened() if one.job.job_id == FLEET_JOB_ID]
+        assert named(incident) == []
+        *single, page = fleet.pager.pages
+        assert page.verdict.verdict_id == incident.verdict_id
+        assert {one.verdict.job.job_id for one in single} <= {IDLE_JOB_ID}
+        assert len(single) <= most_single_count
         fleet.run(8 * DAY, 4 * HOUR)
-        assert fleet.pager.kinds == [FIRING, RESOLVED]
+        assert fleet.pager.kinds.count(FIRING) == len(single) + 1
 
     def test_a_machine_that_fails_on_the_day_of_the_flood_is_a_page_of_its_own(self) -> None:
         fleet = Fleet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -77,6 +78,17 @@ class TestComplaint1SingleFatalSamples:
         fleet.run(8 * 24 * HOUR, HOUR)
         assert fleet.lines[-1].state is VerdictState.RESOLVED
         assert fleet.lines[-1].reason == "signal_gone"
+
+    def test_it_tells_how_many_hosts_it_is_about_whenever_they_have_doubled(self) -> None:
+        fleet = Fleet()
+        for host in fleet.hosts[:100]:
+            fleet.verdict(host, 151)
+            fleet.at(fleet.seconds + 30.0)
+        grown = [one for one in fleet.lines if one.reason == "more_hosts"]
+        counts = [int(one.evidence[0].text.partition(" ")[0]) for one in (fleet.opened()[0], *grown)]
+        assert len(counts) >= 3
+        assert all(later == 2 * before for before, later in pairwise(counts))
+        assert len([one for one in fleet.pager.pages if one.verdict.job.job_id == FLEET_JOB_ID]) == 1
 
     def test_a_real_fault_among_the_flood_stands_alone(self) -> None:
         fleet = Fleet()

@@ -115,10 +115,10 @@ class FleetBook:
         return new
 
     def close(self, key: str, now_ns: int, state: VerdictState, reason: str, text: str = "") -> None:
-        """Close a standing verdict; a sentence about why is put before its evidence."""
+        """Close a standing verdict; a sentence about why is added to its evidence."""
         evidence = self.live[key].evidence
         if text:
-            evidence = (Evidence(DETECTOR, reason, 0.0, now_ns, now_ns, text), *evidence)
+            evidence = (*evidence, Evidence(DETECTOR, reason, 0.0, now_ns, now_ns, text))
         self.change(key, now_ns, reason, state=state, evidence=evidence)
         del self.live[key]
 

@@ -18,6 +18,7 @@ class FleetReason(NamedReason):
     CERTAIN_SIGNAL = "certain_signal_when_idle", "A machine without a job reports a fault that takes a reboot to leave."
     LASTING_SIGNAL = "lasting_signal_when_idle", "A machine without a job reports the same fault again and again."
     MANY_HOSTS = "many_hosts_same_signal", "More machines report the same than independent faults could explain."
+    MORE_HOSTS = "more_hosts", "Twice as many machines give the signal as were told of last."
     COVERED = "covered_by_fleet_incident", "Many machines report the same: the fleet's incident stands for this one."
     REPEAT_OFFENDER = "repeat_offender", "Faults of this machine were upheld again and again, by people or by checks."
     SIGNAL_GONE = "signal_gone", "No machine has reported the signal for longer than chance explains."

@@ -11,7 +11,8 @@ hosts alone and ends with the work. A fault that outlasts the work counts as giv
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from tocsin.pipeline.incidents.fleet.book import FleetBook, Opening
@@ -46,6 +47,8 @@ class Floods:
         """Live verdict -> its signal, its hosts, whether it rests on their own word."""
         self._covered: dict[str, str] = {}
         self._ended_ns: dict[str, int] = {}
+        self._told_count: dict[str, int] = {}
+        """Signal of a standing fleet incident -> how many hosts its last sentence told of."""
 
     @property
     def covered_count(self) -> int:
@@ -108,10 +111,11 @@ class Floods:
             if not by_host:
                 self._forget(name)
                 continue
-            waits = [one for one in (name, _PLANNED + name) if f"fleet/{one}" not in self._book.live]
-            for one in waits if len(by_host) >= self._config.min_hosts_count - 1 else ():
+            for one in (name, _PLANNED + name) if len(by_host) >= self._config.min_hosts_count - 1 else ():
                 part = self._part(one)
-                if len(part) >= self._config.min_hosts_count - 1:
+                if f"fleet/{one}" in self._book.live:
+                    self._grow(one, part, now_ns)
+                elif len(part) >= self._config.min_hosts_count - 1:
                     self._judge(one, part, now_ns)
 
     def _part(self, name: str) -> dict[str, int]:
@@ -164,9 +168,8 @@ class Floods:
             return len(self._part(name)) < self._config.min_hosts_count
         if not self._is_over(list(self._part(name).values()), self._book.live[key].onset_ns, now_ns):
             return False
-        # an idle host's fault stands though it is not reported again
-        idle_count = sum(one.startswith("host/") and one.split("/", 2)[2] == name for one in self._book.live)
-        return idle_count < self._config.min_hosts_count
+        # an idle host's fault stands though it is not reported again; people were told of it by this incident alone
+        return not any(one.startswith("host/") and one.split("/", 2)[2] == name for one in self._book.live)
 
     def _is_over(self, times: Sequence[int], onset_ns: int, now_ns: int) -> bool:
         """Return whether the pause since the last of some reports is longer than chance explains.
@@ -187,6 +190,7 @@ class Floods:
     def ended(self, key: str, now_ns: int, verdict_id: str) -> None:
         """Note that a fleet incident was closed: what was reported before opens none, and its members stand alone."""
         name = key.removeprefix("fleet/")
+        self._told_count.pop(name, None)
         self._ended_ns.pop(name, None)
         self._ended_ns[name] = now_ns
         while len(self._ended_ns) > self._config.max_signals_count:
@@ -251,9 +255,7 @@ class Floods:
             cause = "common_driver"
         else:
             cause = "common_component"
-        shown = ", ".join(sorted(hosts)[:_EXAMPLES_COUNT]) + (", ..." if len(hosts) > _EXAMPLES_COUNT else "")
-        span = f"within {window_ns // 60_000_000_000} min"
-        texts = [f"{len(hosts)} of {self._hosts.count} hosts gave the signal {signal} {span}: {shown}"]
+        texts = [self._sentence(signal, hosts, window_ns)]
         texts += [f"all of them are behind {common.name}"] if common is not None else []
         work = self._hosts.work_on(min(hosts), now_ns) if cause == "planned_work" else None
         texts += [f"planned work: {work.reason} ({work.actor})"] if work is not None else []
@@ -263,8 +265,29 @@ class Floods:
             FLEET_JOB_ID, FaultKind.DEGRADED, cause, onset_ns, why, action, tuple(texts), signal, common=common
         )
         self._book.open(f"fleet/{name}", opening, now_ns)
+        self._told_count[name] = len(hosts)
         for verdict_id in self._members:
             self._cover(verdict_id)
+
+    def _sentence(self, signal: str, hosts: Collection[str], span_ns: int) -> str:
+        """Return how many hosts gave a signal within which time, with some of their names."""
+        shown = ", ".join(sorted(hosts)[:_EXAMPLES_COUNT]) + (", ..." if len(hosts) > _EXAMPLES_COUNT else "")
+        span = f"within {max(1, span_ns // 60_000_000_000)} min"
+        return f"{len(hosts)} of {self._hosts.count} hosts gave the signal {signal} {span}: {shown}"
+
+    def _grow(self, name: str, part: Mapping[str, int], now_ns: int) -> None:
+        """Tell again how many hosts give a signal, once they are twice as many as were told last.
+
+        Doubling bounds the lines: a fleet of N hosts makes at most log2(N) of them.
+        """
+        verdict = self._book.live[f"fleet/{name}"]
+        told_count = self._told_count.get(name, 0)
+        if len(part) < 2 * max(told_count, self._config.min_hosts_count - 1) or verdict.common is not None:
+            return
+        self._told_count[name] = len(part)
+        text = self._sentence(name.removeprefix(_PLANNED), part, max(part.values()) - min(part.values()))
+        evidence = (replace(verdict.evidence[0], text=text, end_ns=now_ns), *verdict.evidence[1:])
+        self._book.change(f"fleet/{name}", now_ns, FleetReason.MORE_HOSTS.value, evidence=evidence)
 
     def _cover(self, verdict_id: str) -> None:
         """Let a standing incident of the fleet stand for a verdict where the rule says so; else let it stand alone."""
@@ -296,6 +319,7 @@ class Floods:
             "members": [[key, *member] for key, member in self._members.items()],
             "covered": list(self._covered.items()),
             "ended_ns": list(self._ended_ns.items()),
+            "told_count": list(self._told_count.items()),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -305,3 +329,4 @@ class Floods:
         self._members = {key: (name, list(hosts), own) for key, name, hosts, own in state["members"]}
         self._covered = dict(map(tuple, state["covered"]))
         self._ended_ns = dict(map(tuple, state["ended_ns"]))
+        self._told_count = dict(map(tuple, state.get("told_count", ())))

@@ -11,6 +11,7 @@ from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth,
 from tocsin.schemas.action_events import Ack
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.errors import StoreError
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict, VerdictState
@@ -31,6 +32,7 @@ class MemoryStore:
         self.action_changes: list[Action] = []
         self.action_acks: list[Ack] = []
         self.alerts_sent: list[AlertSent] = []
+        self.covers: list[Cover] = []
         self.health: list[HostHealth] = []
         self.statuses: list[JobStatus] = []
         self.notes: list[OperatorNote] = []
@@ -77,6 +79,10 @@ class MemoryStore:
     def write_action_acks(self, acks: Sequence[Ack]) -> None:
         """Keep executors' messages about actions."""
         self.action_acks.extend(acks)
+
+    def write_covers(self, covers: Sequence[Cover]) -> None:
+        """See ``Store.write_covers``."""
+        self.covers.extend(covers)
 
     def write_alerts_sent(self, alerts: Sequence[AlertSent]) -> None:
         """Keep notices whose delivery ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
@@ -15,7 +15,9 @@ from tocsin.pipeline.incidents.fleet.config import FleetConfig
 from tocsin.pipeline.incidents.fleet.intake import fleet_families, tell_records
 from tocsin.pipeline.incidents.fleet.view import FleetView
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
+from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.schemas.covers import Cover, covers_between
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.formats.prometheus_text import Family
 from tocsin.schemas.operator_notes import Feedback, Maintenance
@@ -47,15 +49,23 @@ class FleetFollower:
 
     name = "fleet"
 
-    def __init__(self, config: FleetConfig, path: Path | None) -> None:
+    def __init__(
+        self,
+        config: FleetConfig,
+        path: Path | None,
+        on_covers: Callable[[Sequence[Cover]], None] = lambda _covers: None,
+    ) -> None:
         """Start without clusters.
 
         Args:
             config: settings of each view.
             path: the fleet's own file; None: it has none.
+            on_covers: is given the verdicts for which a fleet incident stands from now on, or no more.
         """
         self._config = config
         self._path = path
+        self._on_covers = on_covers
+        self._covers: dict[str, dict[str, str]] = {}
         self._is_loaded = False
         self._kept_ns = 0
         self._bundles: list[SliceBundle] = []
@@ -96,10 +106,22 @@ class FleetFollower:
             own = [one for one in verdicts if one.job.cluster == cluster]
             self._view(cluster).on_verdicts(own, now_ns)
         lines = [line for view in self.views.values() for line in view.on_time(now_ns)]
+        self._tell_covers(now_ns)
         if now_ns - self._kept_ns >= _KEEP_NS:
             self._kept_ns = now_ns
             self._keep()
         return lines
+
+    def _tell_covers(self, now_ns: int) -> None:
+        """Say for which verdicts a fleet incident stands from now on, or no more."""
+        found = []
+        for cluster, view in self.views.items():
+            covers, before = view.covers(), self._covers.get(cluster, {})
+            if covers != before:
+                found += covers_between(cluster, before, covers, now_ns)
+                self._covers[cluster] = covers
+        if found:
+            self._on_covers(found)
 
     def _view(self, cluster: str) -> FleetView:
         """Return a cluster's view; a new cluster gets one."""
@@ -184,7 +206,9 @@ def attach_fleet(service: EngineService, folder: Path, config: FleetConfig | Non
         folder: folder of the fleet's own file.
         config: settings; None: the defaults.
     """
-    follower = FleetFollower(config or FleetConfig(), folder / FILE_NAME)
+    follower = FleetFollower(
+        config or FleetConfig(), folder / FILE_NAME, lambda covers: service.writer.put(Write(covers=tuple(covers)))
+    )
     service.engine.taps.append(follower.tap)
     service.engine.more_live.append(follower.live)
     service.attach(follower)

@@ -23,6 +23,7 @@ from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
 from tocsin.schemas.action_events import Ack
 from tocsin.schemas.actions import Action
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.errors import RowRefusedError, StoreError
 from tocsin.schemas.operator_notes import OperatorNote
 from tocsin.schemas.verdicts import Verdict
@@ -63,12 +64,13 @@ class Write:
     attempt_times: tuple[AttemptTime, ...] = ()
     action_changes: tuple[Action, ...] = ()
     action_acks: tuple[Ack, ...] = ()
+    covers: tuple[Cover, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
         rows_count += len(self.alerts) + len(self.notes) + len(self.attempt_times)
-        rows_count += len(self.action_changes) + len(self.action_acks)
+        rows_count += len(self.action_changes) + len(self.action_acks) + len(self.covers)
         return rows_count + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
@@ -84,6 +86,7 @@ class Write:
             self.attempt_times + other.attempt_times,
             self.action_changes + other.action_changes,
             self.action_acks + other.action_acks,
+            self.covers + other.covers,
         )
 
 
@@ -200,6 +203,7 @@ class StoreWriter:
         self._rows(self._store.write_attempt_times, work.attempt_times)
         self._rows(self._store.write_action_changes, work.action_changes)
         self._rows(self._store.write_action_acks, work.action_acks)
+        self._rows(self._store.write_covers, work.covers)
         if self._open_verdicts is not None:
             self._open_verdicts.closed(work.verdicts)
         if work.overdue_ns:

@@ -97,6 +97,11 @@ def page_of(incident: Incident, parts: IncidentParts, now: datetime) -> Incident
         ("machine", _machine(incident, parts)),
         ("why", [str(incident["why"])]),
         ("evidence", list(_evidence(incident, parts))),
+        ("stands for", [_cover_line(row) for row in parts.covers]),
+        (
+            "covered by",
+            [f"the fleet's incident {row['incident_id']}: this one pages nobody" for row in parts.covered_by],
+        ),
         ("confidence", list(_confidence(incident, parts))),
         ("feedback", [_feedback_line(row) for row in parts.feedback]),
         ("excluded", list(_excluded(incident, parts, glossary))),
@@ -202,6 +207,12 @@ def _action_line(row: Row, glossary: _Glossary) -> str:
     dry = " (dry run: nothing is executed)" if row["dry_run"] in (True, 1, "true") else ""
     detail = f": {glossary.reason(row['detail'])}" if row["detail"] else ""
     return f"{moment_text(time_of(row['changed']))}  {row['kind']}{target}: {row['state']} by {who}{dry}{detail}"
+
+
+def _cover_line(row: Row) -> str:
+    """Return one verdict for which an incident of the fleet stands."""
+    what = f"{_words(row['fault'])}, cause {_words(row['cause'])}"
+    return f"{row['machine']}, job {row['job']}: {what} ({row['state']}) [{row['verdict_id']}]"
 
 
 def _feedback_line(row: Row) -> str:

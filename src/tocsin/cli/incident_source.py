@@ -54,6 +54,8 @@ class IncidentParts:
         told: suspects and evidence as JSON; at most one row.
         others: cancelled incidents of the same job at the same time.
         points: series of suspects and peers.
+        covers: the verdicts for which this incident of the fleet stands, by machine.
+        covered_by: the fleet incident that stands for this one; at most one row.
         feedback: the latest judgement of a person; at most one row.
     """
 
@@ -62,6 +64,8 @@ class IncidentParts:
     told: Sequence[Row] = ()
     others: Sequence[Row] = ()
     points: Sequence[Row] = ()
+    covers: Sequence[Row] = ()
+    covered_by: Sequence[Row] = ()
     feedback: Sequence[Row] = ()
 
 

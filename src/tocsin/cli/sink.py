@@ -19,7 +19,7 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError, TocsinError
-from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, ALERTS_SENT, NOTES_TAKEN, REPORTS, VERDICTS
+from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, ALERTS_SENT, COVERED, NOTES_TAKEN, REPORTS, VERDICTS
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
@@ -101,7 +101,7 @@ def _sinks(
 
     prefix, config = args.topic_prefix, _sink_config(args, check)
     group = args.group or f"{prefix}.sink-clickhouse"
-    reports = (*REPORTS, ALERTS_SENT, NOTES_TAKEN, *((ACTIONS, ACTION_ACKS) if args.act else ()))
+    reports = (*REPORTS, ALERTS_SENT, NOTES_TAKEN, COVERED, *((ACTIONS, ACTION_ACKS) if args.act else ()))
     notes = NotesReader(settings, prefix, check)
     opened.callback(notes.close)
     notes.start()
@@ -116,6 +116,7 @@ def _sinks(
         if isinstance(sink, VerdictSink):
             # where the controller acts, it alone says what waits under planned work
             sink.is_replaced, sink.planned = args.act, None if args.act else PlannedActions(notes.work, time.time_ns)
+            sink.silence = notes.silence
         parts.append((sink, source))
     return parts
 

@@ -750,7 +750,7 @@ class TestClosedByHuman:
 
         assert (line.state, line.reason) == (VerdictState.RESOLVED, Reason.CLOSED_BY_HUMAN.value)
         assert (line.action.value, line.update) == ("none", life.lines[0].update + 1)
-        assert [one.text for one in line.evidence] == ["closed by uid:7: seen", "it is so"]
+        assert [one.text for one in line.evidence] == ["it is so", "closed by uid:7: seen"]
         assert self.close(life) == [], "it is closed once"
 
     @pytest.mark.parametrize("fault", [HANG, SLOW, DEGRADED])

@@ -23,6 +23,7 @@ from tocsin.pipeline.lab.testing.alerts import FakeAdapter
 from tocsin.pipeline.lab.testing.seats import MemorySeat, MemorySeats
 from tocsin.pipeline.stores.alert_codec import decode_alert
 from tocsin.schemas.cloudevents import encode_verdict
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.errors import IdentityError, TakenOverError
 from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, EVENTS, NOTES_TAKEN, VERDICTS
@@ -162,7 +163,7 @@ def test_a_process_that_was_replaced_sends_nothing(world: World) -> None:
 def test_what_a_fleet_incident_stands_for_pages_nobody_even_after_a_takeover(world: World) -> None:
     world.say(confirmed("v1"))
     world.run(1)
-    output = covered_output(confirmed("v1").job.cluster, "v1", "fleet1")
+    output = covered_output(Cover(confirmed("v1").job.cluster, "v1", "fleet1", world.now_ns))
     world.seats.write(COVERED, output.value, output.key)
     world.run(5)
     world.send()

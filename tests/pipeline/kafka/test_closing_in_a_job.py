@@ -91,7 +91,7 @@ def test_what_the_controller_writes_closes_the_incident(dying: DyingJob, tmp_pat
     dying.hear(record.value)
     last = dying.verdicts[-1]
     assert (last.state, last.reason) == (VerdictState.RESOLVED, "closed_by_human")
-    assert last.evidence[0].text == "closed by operator:ann: host replaced"
+    assert last.evidence[-1].text == "closed by operator:ann: host replaced"
     assert dying.refused == []
 
 

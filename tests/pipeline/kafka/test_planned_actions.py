@@ -45,7 +45,7 @@ class World:
         source = WaitingSource(topic(*verdicts), clock, when_empty)
         config, clock_ns = TopicSinkConfig(), lambda: self.now_ns
         sink = VerdictSink(source, self.store, MemoryBox(), config, clock, clock_ns)
-        sink.planned = self.planned
+        sink.planned, sink.silence = self.planned, lambda one: self.work.silence(one, self.now_ns)
         sink.run(stop)
         [gauge] = [one for one in sink.families() if one.name == "tocsin_incident"]
         self.silenced = [one.labels.get("silenced") for one in gauge.samples]

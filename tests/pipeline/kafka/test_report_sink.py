@@ -26,11 +26,13 @@ from tocsin.pipeline.stores.attempt_time_codec import encode_attempt_time
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.report_codec import encode_evidence, encode_health, encode_status
 from tocsin.schemas.action_events import AckKind
+from tocsin.schemas.covers import Cover, encode_cover
 from tocsin.schemas.errors import IdentityError, RowRefusedError, StoreAwayError
 from tocsin.schemas.kafka.topics import (
     ACTION_ACKS,
     ACTIONS,
     ALERTS_SENT,
+    COVERED,
     ETTR,
     EVIDENCE,
     HOST_HEALTH,
@@ -45,6 +47,7 @@ from tocsin.schemas.reasons import IdentityRefusal
 MINUTE = HostHealth(JOB, "n1", ONSET, 60, 1, 2)
 STATUS = JobStatus(JOB, ONSET, True, STATE, [])
 [SERIES], [MINUTES] = encode_evidence([point(1), point(2)]), encode_health([MINUTE])
+COVER = Cover("c1", "v1", "f1", 5)
 
 
 def messages(*reported: tuple[str, bytes | None]) -> list[Message]:
@@ -70,13 +73,15 @@ def test_each_topic_fills_its_table() -> None:
         (ALERTS_SENT, encode_alert(ROW)),
         (NOTES_TAKEN, encode_taken(NoteTaken(JUDGED))),
         (NOTES_TAKEN, encode_taken(NoteTaken(WORK, ("n1",)))),
+        (COVERED, encode_cover(COVER)),
     )
     sink = drained(messages(*reported), store, box)
 
     assert [one.ts_ns for one in store.evidence] == [point(1).ts_ns, point(2).ts_ns]
     assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])
     assert (store.alerts_sent, store.attempt_times, store.notes) == ([ROW], [TOLD], [JUDGED, WORK])
-    assert sink.counters == {"written": 7, "committed": 7}
+    assert store.covers == [COVER]
+    assert sink.counters == {"written": 8, "committed": 8}
 
 
 def test_the_controller_s_actions_are_rows_and_its_own_keys_check_them() -> None:

@@ -16,6 +16,7 @@ from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth
 from tocsin.pipeline.stores.incident_queries import page_queries
 from tocsin.pipeline.stores.sql_store import SqlStore, text_literal
 from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.covers import Cover
 from tocsin.schemas.errors import ConfigError, StoreError
 from tocsin.schemas.migrations import migrations
 from tocsin.schemas.operator_notes import Feedback, Maintenance
@@ -334,3 +335,14 @@ def test_the_latest_word_of_people_is_kept(store: SqlStore) -> None:
         "new cable",
     )
     assert (str(row["begins"])[:19], str(row["ends"])[:19]) == ("1970-01-01 00:00:01", "1970-01-01 00:00:03")
+
+
+def test_the_page_of_a_fleet_incident_names_what_it_stands_for_and_the_latest_word_counts(store: SqlStore) -> None:
+    store.write_verdicts([verdict(one) for one in ("fleet", "a", "b", "c")])
+    cluster = JOB.cluster
+    store.write_covers([Cover(cluster, one, "fleet", SECOND) for one in ("b", "a", "c")])
+    store.write_covers([Cover(cluster, "c", "", 2 * SECOND)])
+
+    assert [one["verdict_id"] for one in ask(store, page_queries("fleet")["covers"])] == ["a", "b"]
+    assert [one["incident_id"] for one in ask(store, page_queries("a")["covered_by"])] == ["fleet"]
+    assert ask(store, page_queries("c")["covered_by"]) == []

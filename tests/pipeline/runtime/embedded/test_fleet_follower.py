@@ -132,6 +132,10 @@ def test_many_hosts_that_fail_alike_are_one_page_about_the_fleet(tmp_path: Path)
     assert len(life.fleet.views["test"].live) == 9
     assert set(_silenced(life).values()) == {"", "covered_by_fleet"}
     assert _silenced(life)[FLEET_JOB_ID, ""] == ""
+    fleet_id = page.verdict.verdict_id
+    life.service.writer.stop()
+    covers = {one.verdict_id: one.incident_id for one in life.store.covers}
+    assert covers == {one.verdict_id: fleet_id for one in life.fleet.views["test"].live if one.verdict_id != fleet_id}
     book = MaintenanceBook(lambda _job, _host: "")
     spare = Component(ComponentKind.HOST, "spare3")
     book.take(Maintenance("0" * 16, "test", spare, 1, 2 * life.job.now_ns, "a new GPU", "uid:1", 1))

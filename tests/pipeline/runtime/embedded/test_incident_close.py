@@ -55,7 +55,7 @@ def test_the_beginning_of_an_id_closes_an_incident_with_note_and_actor(life: Lif
 
     assert answer == {"ok": True, "verdict_id": wanted, "job": life.job.job.job_id, "actor": ACTOR}
     assert last.state is VerdictState.RESOLVED
-    assert last.evidence[0].text == f"closed by {ACTOR}: replaced the card"
+    assert last.evidence[-1].text == f"closed by {ACTOR}: replaced the card"
     assert len(last.evidence) > 1, "why it was told is kept"
     assert life.service.engine.live_verdicts() == []
 
