@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install runbooks dashboards run test coverage test-gate test-wheel test-slow peers test-peers lint format bench bench-stream bench-quiet bench-detect models parity chaos properties mutants attack lock sbom digests clean distclean
+.PHONY: help install runbooks dashboards run test coverage test-gate test-wheel test-slow peers test-peers peers-kube test-peers-kube lint format bench bench-stream bench-quiet bench-detect models parity chaos properties mutants attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -24,6 +24,7 @@ help:
 	@echo "make coverage   make test with branch coverage, against its floor"
 	@echo "make test-wheel the wheel as a training host installs it, on Python 3.11 and 3.12"
 	@echo "make test-peers against a real Alertmanager, Prometheus and Slurm (make peers fetches them)"
+	@echo "make test-peers-kube  against a real Kubernetes API server (make peers-kube builds it: Go, six minutes)"
 	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
 	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
@@ -68,12 +69,12 @@ run: install
 # A process for each core, up to four (each may start a Kafka and a ClickHouse of its own; tests/workers.py says which
 # runs what). A process that is lost ends the run: without that it would wait for ever. ARGS="-n0": one process.
 test: install
-	@$(BIN)/python -m pytest -m "not slow and not gate and not peers" $(SPREAD) $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not gate and not peers and not peers_kube" $(SPREAD) $(ARGS)
 
 # The same with branch coverage; ends with a status that is not 0 below the floor in pyproject.toml (twice as long).
 coverage: install
 	@rm -f .coverage .coverage.*
-	@$(BIN)/coverage run -m pytest -m "not slow and not gate and not peers" $(SPREAD) --timeout 900 $(ARGS)
+	@$(BIN)/coverage run -m pytest -m "not slow and not gate and not peers and not peers_kube" $(SPREAD) --timeout 900 $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --skip-covered --sort=cover | tail -n 60
 
@@ -100,6 +101,14 @@ peers: install
 # Against them; a peer that is missing or down is a failure.
 test-peers: peers
 	@$(BIN)/python -m pytest -m peers -n0 $(ARGS) tests/peers
+
+# A Kubernetes API server, built with Go from upstream's sources, and Debian's etcd, into build/peers_kube.
+peers-kube: install
+	@$(BIN)/python -m tests.tools.peers_kube
+
+# Against it; not a part of make test, make test-peers and CI, because building it takes minutes.
+test-peers-kube: peers-kube
+	@$(BIN)/python -m pytest -m peers_kube -n0 $(ARGS) tests/peers_kube
 
 test-slow: install
 	@$(BIN)/python -m pytest -m slow $(ARGS)

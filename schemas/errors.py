@@ -372,13 +372,18 @@ class SnapshotError(TocsinError):
 
 
 class TargetError(TocsinError):
-    """A system on which actions are done failed."""
+    """A system on which actions are done failed; ``reason`` may be a narrower one than the class has."""
 
     reason = "target"
 
+    def __init__(self, text: str, reason: str = "") -> None:
+        """Keep the message and, unless it is "", the reason."""
+        super().__init__(text)
+        self.reason = str(reason or self.reason)  # of an enumeration: plain text from here on
+
 
 class TargetAwayError(TargetError):
-    """The system does not answer. What it was asked for may have been done all the same."""
+    """The system does not answer, or not now. What it was asked for may have been done all the same."""
 
     reason = "target_away"
 

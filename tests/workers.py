@@ -31,6 +31,8 @@ GATE: Final = (
 
 PEERS: Final = "tests/peers/"
 """Tests against real programs of others, which ``make peers`` fetches; only ``make test-peers`` runs them."""
+PEERS_KUBE: Final = "tests/peers_kube/"
+"""Tests against a real API server, which ``make peers-kube`` builds; only ``make test-peers-kube`` runs them."""
 
 
 class WholeFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
@@ -46,12 +48,14 @@ def needs_cluster(nodeid: str) -> bool:
 
 
 def mark_gate(items: list[pytest.Item]) -> None:
-    """Mark the tests of ``GATE`` and ``PEERS``; a slow one stays slow."""
+    """Mark the tests of ``GATE``, ``PEERS`` and ``PEERS_KUBE``; a slow one stays slow."""
     for item in items:
         if item.nodeid.startswith(GATE):
             item.add_marker("gate")
         if item.nodeid.startswith(PEERS):
             item.add_marker("peers")
+        if item.nodeid.startswith(PEERS_KUBE):
+            item.add_marker("peers_kube")
 
 
 def longest_first(items: list[pytest.Item]) -> None:

@@ -241,10 +241,10 @@ class ExecutorCore:
         held = self._ended(task)
         if held is None or not self._is_mine(held.action, now_ns):
             return []
+        reason = _reason_of(error)
         if isinstance(error, TargetAwayError):
-            look = Look(Stage.BLOCKED, ExecutorReason.TARGET_AWAY, detail=str(error))
+            look = Look(Stage.BLOCKED, reason, detail=str(error))
             return self._taken(held, look, now_ns, again_seconds=self._config.wait_seconds)
-        reason = ExecutorReason.TARGET_REFUSED if error.reason == "target_refused" else ExecutorReason.TARGET_ANSWER
         effects = task.look.effects if task.look is not None else ()
         stage = Stage.FAILED if effects or task.is_back else Stage.REFUSED
         return self._taken(held, Look(stage, reason, detail=str(error), effects=effects), now_ns)
@@ -370,6 +370,14 @@ def _kind_of(stage: Stage, *, is_back: bool) -> AckKind:
         Stage.FAILED: AckKind.FAILED,
         Stage.BLOCKED: AckKind.BLOCKED,
     }[stage]
+
+
+def _reason_of(error: TargetError) -> ExecutorReason:
+    """Return the named reason of an error; the target's answer cannot be read where it has none."""
+    try:
+        return ExecutorReason(error.reason)
+    except ValueError:
+        return ExecutorReason.TARGET_ANSWER
 
 
 def _ns(seconds: float) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from tocsin.pipeline.actions.executors.looks import joined
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.slurm_checks import (
     attempt_over,
@@ -118,7 +119,7 @@ class SlurmTarget:
     def _look_at_drain(self, action: Action) -> Look:
         job = job_of(self._cluster, action)
         looks = [self._look_at_node(action, host, job) for host in action.target.hosts]
-        return _joined(looks)
+        return joined(looks)
 
     def _look_at_node(self, action: Action, host: str, job: JobReading | None) -> Look:
         """Return how far a machine is on its way to be drained by an action."""
@@ -141,7 +142,7 @@ class SlurmTarget:
         taken = (ExecutorReason.DRAINED_BY_SOMEBODY, ExecutorReason.HELD_BY_OTHER_ACTION)
         left = [look for look in looks if look.reason not in taken]
         is_begun = any(look.stage is Stage.DONE for look in left)
-        return look_at_job(self._cluster, action, job, _joined(left) if left else None, is_begun=is_begun)
+        return look_at_job(self._cluster, action, job, joined(left) if left else None, is_begun=is_begun)
 
     def _look_at_restart(self, action: Action) -> Look:
         return look_at_job(self._cluster, action, job_of(self._cluster, action), None, is_begun=False)
@@ -153,7 +154,7 @@ class SlurmTarget:
             return Look(Stage.REFUSED, ExecutorReason.RETURNS_BY_ITSELF, detail=detail)
         if not settings.reboot_program:
             return Look(Stage.REFUSED, ExecutorReason.NO_REBOOT_PROGRAM, detail="RebootProgram is not set")
-        return _joined([self._look_at_rebooting(action, host) for host in action.target.hosts])
+        return joined([self._look_at_rebooting(action, host) for host in action.target.hosts])
 
     def _look_at_rebooting(self, action: Action, host: str) -> Look:
         """Return how far a machine's reboot is. One that we drained may be rebooted; its job left it then."""
@@ -234,34 +235,3 @@ def _rebooting(node: NodeReading) -> Look:
         return replace(look, stage=Stage.DONE, reason=ExecutorReason.REBOOTED)
     detail = f"{node.name} is {node.base}: {node.reason}"
     return replace(look, stage=Stage.FAILED, reason=ExecutorReason.REBOOT_FAILED, detail=detail)
-
-
-_ORDER = (
-    Stage.FAILED,
-    Stage.REFUSED,
-    Stage.EXPIRED,
-    Stage.BLOCKED,
-    Stage.BEGUN,
-    Stage.UNTOUCHED,
-    Stage.WAITING,
-    Stage.DONE,
-)
-"""Which machine of several decides: what ends the action first, what is due then, what is there last."""
-
-
-def _joined(looks: list[Look]) -> Look:
-    """Return the look of all machines of an action together.
-
-    An action that changed one machine already is begun: what stands against the rest makes it fail.
-    """
-    if not looks:
-        return Look(Stage.REFUSED, ExecutorReason.NO_MACHINE, detail="the action names no machine")
-    found = min(looks, key=lambda look: _ORDER.index(look.stage))
-    effects = tuple(sorted({effect for look in looks for effect in look.effects}))
-    if effects and found.stage in (Stage.REFUSED, Stage.EXPIRED):
-        found = replace(found, stage=Stage.FAILED)
-    if effects and found.stage is Stage.UNTOUCHED:
-        found = replace(found, stage=Stage.BEGUN, reason=ExecutorReason.NEXT_EFFECT_DUE)
-    if found.stage is Stage.DONE and any(look.reason is ExecutorReason.DRAINING for look in looks):
-        found = replace(found, reason=ExecutorReason.DRAINING)
-    return replace(found, effects=effects)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from tocsin.cli.action_settings import PUBLIC_FILE
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.identity import signer_of
-from tocsin.cli.kafka import add_kafka_arguments, settings_of
+from tocsin.cli.kafka import add_kafka_arguments
+from tocsin.cli.kafka import settings_of as kafka_settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.operator_channel import is_over_kafka
 from tocsin.cli.paths import data_folder
@@ -136,7 +137,7 @@ def _channel(args: argparse.Namespace) -> EngineChannel | None:
         return reader_of(args, (Role.EXECUTOR,))
     from tocsin.pipeline.kafka.action_exchange import KafkaExchange
 
-    return KafkaExchange(settings_of(args), args.topic_prefix)
+    return KafkaExchange(kafka_settings_of(args), args.topic_prefix)
 
 
 def controller_keys(named: str) -> tuple[Credential, ...]:
@@ -190,6 +191,26 @@ def _slurm(args: argparse.Namespace, _signed: SignedActions) -> TargetSystem:
     return SlurmTarget(SlurmTargetConfig(args.slurm_user or getpass.getuser(), node_of_host=nodes), cluster)
 
 
+def _kubernetes_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "file with address and credentials of the API server (default: the pod's account, else as kubectl finds it)"
+    parser.add_argument("--kubeconfig", metavar="FILE", default="", help=text)
+    parser.add_argument("--context", metavar="NAME", default="", help="context in that file (default: its current one)")
+    text = "a host and its node in each line, where the label kubernetes.io/hostname does not say so"
+    text += " [env: TOCSIN_NODE_MAP]"
+    parser.add_argument("--node-map", metavar="FILE", default=os.environ.get("TOCSIN_NODE_MAP", ""), help=text)
+
+
+def _kubernetes(args: argparse.Namespace, _signed: SignedActions) -> TargetSystem:
+    from tocsin.pipeline.actions.executors.kubernetes import KubernetesTarget, KubernetesTargetConfig
+    from tocsin.pipeline.actions.executors.kubernetes_api import KubernetesApi, settings_of
+    from tocsin.pipeline.actions.executors.kubernetes_cluster import KubernetesCluster
+    from tocsin.pipeline.actions.executors.slurm_nodes import read_node_map
+
+    nodes = read_node_map(args.node_map) if args.node_map else {}
+    api = KubernetesApi(settings_of(args.kubeconfig, args.context), _COMMAND_SECONDS / 3)
+    return KubernetesTarget(KubernetesTargetConfig(node_of_host=nodes), KubernetesCluster(api, time.time_ns))
+
+
 def _nvsentinel_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--connector",
@@ -240,6 +261,7 @@ def _job(args: argparse.Namespace, signed: SignedActions) -> TargetSystem:
 TARGETS: Final[Mapping[str, TargetEntry]] = MappingProxyType(
     {
         "slurm": TargetEntry("drain, evict, restart and reboot on a Slurm cluster", _slurm_arguments, _slurm),
+        "kubernetes": TargetEntry("drain and evict on a Kubernetes cluster", _kubernetes_arguments, _kubernetes),
         "nvsentinel": TargetEntry("hand actions on nodes to NVSentinel", _nvsentinel_arguments, _nvsentinel),
         "job": TargetEntry("restart, evict and rollback by the site's own job controller", _job_arguments, _job),
     }

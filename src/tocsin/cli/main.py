@@ -49,7 +49,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "maintenance": ("tocsin.cli.maintenance", "plan work on a host, leaf switch or job: nobody is paged for it"),
         "feedback": ("tocsin.cli.feedback", "say whether a verdict was right"),
         "actions": ("tocsin.cli.actions", "what the controller decided to do: list, show, approve, deny, cancel"),
-        "executor": ("tocsin.cli.executor", "carry out what the controller decided: slurm, nvsentinel, job"),
+        "executor": (
+            "tocsin.cli.executor",
+            "carry out what was decided: slurm, kubernetes, nvsentinel, job",
+        ),
         "preflight": (
             "tocsin.cli.preflight",
             "check machines under load: computation, bandwidths, exchanges, clocks",
@@ -129,6 +132,7 @@ EXTRA_OF_PACKAGE: Mapping[str, str] = MappingProxyType(
         "clickhouse_driver": "engine",
         "google": "nvsentinel",
         "grpc": "nvsentinel",
+        "kubernetes": "kubernetes",
         "jsonschema": "engine",
         "numpy": "engine",
         "pyarrow": "engine",

@@ -1,0 +1,9 @@
+"""The cases of the Kubernetes executor on a real API server."""
+
+from __future__ import annotations
+
+from tests.pipeline.actions.executors.kube_cases import KubeCases
+
+
+class TestRealKubernetes(KubeCases):
+    """The cases on a real API server."""

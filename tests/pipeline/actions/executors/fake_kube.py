@@ -1,0 +1,194 @@
+"""A small API server whose refusals are those of a real one, recorded by ``tests/peers_kube/record.py``."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests.pipeline.actions.executors.kube_world import ADMIN, EXECUTOR, NOBODY, KubeWorld
+from tocsin.pipeline.actions.executors.kubernetes_text import time_of
+from tocsin.schemas.records import NS_PER_SECOND
+
+_ANSWERS = Path(__file__).parent / "kube_answers"
+_EVICTION = re.compile(r"(/api/v1/namespaces/[^/]+/pods/[^/]+)/eviction")
+_IN_NAMESPACE = re.compile(r"/namespaces/[^/]+")
+_MERGED_BY = {"conditions": "type"}
+_MADE = "2026-11-27T02:00:00Z"
+_GRACE_NS = 30 * NS_PER_SECOND
+
+
+def answer(name: str) -> dict[str, Any]:
+    """One recorded answer: ``status``, ``headers``, ``body``."""
+    found: dict[str, Any] = json.loads((_ANSWERS / f"{name}.json").read_text())
+    return found
+
+
+class RefusedError(Exception):
+    """The API server refuses, in recorded words."""
+
+
+class FakeKube:
+    """Objects by path. ``effects`` is each change that the executor made; ``refuse`` answers its next changes so."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.effects: list[str] = []
+        self.refuse: list[str] = []
+        self.is_answer_lost = False
+        self._numbers = itertools.count(1)
+
+    def call(self, method: str, target: str, body: dict[str, Any], token: str) -> tuple[int, dict[str, Any]]:
+        parts = urlsplit(target)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if token not in (ADMIN, EXECUTOR, NOBODY):
+            raise RefusedError("unauthorized")
+        if token == NOBODY:
+            raise RefusedError("forbidden")
+        if token == EXECUTOR and method != "GET" and "dryRun" not in query:
+            if self.refuse:
+                raise RefusedError(self.refuse.pop(0))
+            self.effects.append(f"{method} {parts.path}")
+        return getattr(self, f"_{method.lower()}")(parts.path, query, body)  # type: ignore[no-any-return]
+
+    def _get(self, path: str, query: Mapping[str, str], _body: object) -> tuple[int, dict[str, Any]]:
+        if path in self.objects:
+            return 200, self.objects[path]
+        if path.endswith(("/nodes", "/pods")):
+            items = [one for key, one in self.objects.items() if _IN_NAMESPACE.sub("", key).rpartition("/")[0] == path]
+            return 200, {"kind": "List", "items": [one for one in items if _is_wanted(one, query)]}
+        raise RefusedError("not_found")
+
+    def _post(self, path: str, query: Mapping[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if found := _EVICTION.fullmatch(path):
+            return self._evict(found[1], body, is_dry="dryRun" in query)
+        made = copy.deepcopy(body)
+        number = next(self._numbers)
+        namespace = re.search(r"/namespaces/([^/]+)", path)
+        made["metadata"] |= {"uid": f"uid-{number}", "resourceVersion": str(number), "creationTimestamp": _MADE}
+        made["metadata"] |= {"namespace": namespace[1]} if namespace else {}
+        self.objects[f"{path}/{made['metadata']['name']}"] = made
+        return 201, made
+
+    def _patch(self, path: str, query: Mapping[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        found = self._known(path.removesuffix("/status"))
+        told = body.get("metadata", {})
+        if any(
+            told.get(name, found["metadata"][name]) != found["metadata"][name] for name in ("resourceVersion", "uid")
+        ):
+            raise RefusedError("conflict")
+        part = {"status": body["status"]} if path.endswith("/status") else body
+        _merge(found, copy.deepcopy(part))
+        found["metadata"]["resourceVersion"] = str(next(self._numbers))
+        if "unschedulable" in body.get("spec", {}):
+            fields: dict[str, object] = {"f:spec": {"f:unschedulable": {}}}
+            found["metadata"]["managedFields"] = [{"manager": query["fieldManager"], "fieldsV1": fields}]
+        return 200, found
+
+    def _delete(self, path: str, _query: object, _body: object) -> tuple[int, dict[str, Any]]:
+        self._known(path)
+        return 200, self.objects.pop(path)
+
+    def _evict(self, path: str, body: Mapping[str, Any], *, is_dry: bool) -> tuple[int, dict[str, Any]]:
+        pod = self._known(path)["metadata"]
+        if body["deleteOptions"]["preconditions"]["uid"] != pod["uid"]:
+            raise RefusedError("conflict")
+        budgets = [
+            one
+            for one in self.objects.values()
+            if one["kind"] == "PodDisruptionBudget"
+            and one["spec"]["selector"]["matchLabels"]["app"] == pod["labels"]["app"]
+        ]
+        if len(budgets) > 1:
+            raise RefusedError("two_budgets")
+        for one in budgets:
+            if one["status"]["observedGeneration"] < 1:
+                raise RefusedError("budget_in_work")
+            if not one["status"]["disruptionsAllowed"]:
+                raise RefusedError("budget")
+        if not is_dry:
+            pod["deletionTimestamp"] = time_of(time.time_ns() + _GRACE_NS)
+        return 201, {"kind": "Status", "status": "Success"}
+
+    def _known(self, path: str) -> dict[str, Any]:
+        if path not in self.objects:
+            raise RefusedError("not_found")
+        return self.objects[path]
+
+
+def _is_wanted(one: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+    """Whether an object fits the selectors."""
+    node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
+    name, _, value = query.get("labelSelector", "").partition("=")
+    is_there = not node or one.get("spec", {}).get("nodeName") == node
+    return is_there and (not name or one["metadata"].get("labels", {}).get(name) == value)
+
+
+def _merge(into: dict[str, Any], patch: Mapping[str, Any]) -> None:
+    """Change an object as a strategic merge patch does: conditions by type, other lists whole, null takes away."""
+    for name, value in patch.items():
+        if value is None:
+            into.pop(name, None)
+        elif isinstance(value, dict):
+            _merge(into.setdefault(name, {}), value)
+        elif name in _MERGED_BY:
+            told = {one[_MERGED_BY[name]]: one for one in value}
+            kept = [one for one in into.get(name, []) if one[_MERGED_BY[name]] not in told]
+            into[name] = kept + [one for one in told.values() if one.get("$patch") != "delete"]
+        else:
+            into[name] = value
+
+
+@contextmanager
+def serving_kube() -> Iterator[tuple[FakeKube, KubeWorld]]:
+    """A fake API server that listens, until the block ends."""
+    kube, lock = FakeKube(), threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # headers and body in one packet
+
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            headers: Mapping[str, str] = {}
+            with lock:
+                try:
+                    status, found = kube.call(self.command, self.path, json.loads(body or b"{}"), token)
+                except RefusedError as refused:
+                    told = answer(str(refused))
+                    status, found, headers = told["status"], told["body"], told["headers"]
+                text = json.dumps(found).encode()
+                if kube.is_answer_lost and self.command != "GET" and token == EXECUTOR and "dryRun" not in self.path:
+                    kube.is_answer_lost = False
+                    self.close_connection = True
+                    return
+            self.send_response(status)
+            for name, value in {**headers, "Content-Type": "application/json", "Content-Length": len(text)}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _serve  # noqa: N815  # the server calls them so
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield kube, KubeWorld(f"http://127.0.0.1:{server.server_port}", is_real=False)
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,47 @@
+"""Actions on a fake of Kubernetes that refuses in recorded words; ``tests/peers_kube`` has the same on a real one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pipeline.actions.executors.fake_kube import FakeKube, serving_kube
+from tests.pipeline.actions.executors.kube_cases import DRAIN, KubeCases, action_on
+from tests.pipeline.actions.executors.kube_world import KubeWorld
+from tests.pipeline.actions.executors.made import carried_out
+from tocsin.schemas.errors import TargetAwayError
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[FakeKube, KubeWorld]]:
+    with serving_kube() as found:
+        yield found
+
+
+@pytest.fixture
+def kube(served: tuple[FakeKube, KubeWorld]) -> FakeKube:
+    served[0].objects.clear()
+    served[0].effects.clear()
+    return served[0]
+
+
+@pytest.fixture
+def world(served: tuple[FakeKube, KubeWorld], kube: FakeKube) -> KubeWorld:
+    served[1].clock_ns[0] = time.time_ns()
+    return served[1]
+
+
+class TestFakeKubernetes(KubeCases):
+    """The cases on the fake."""
+
+
+def test_a_lost_answer_is_read_before_anything_is_repeated(world: KubeWorld, kube: FakeKube) -> None:
+    world.add_node("a")
+    action = action_on(DRAIN, "a")
+    kube.is_answer_lost = True
+    with pytest.raises(TargetAwayError):
+        carried_out(world.target(), action)
+    carried_out(world.target(), action)
+    assert kube.effects == ["PATCH /api/v1/nodes/a", "PATCH /api/v1/nodes/a/status"]
