@@ -45,6 +45,7 @@ class AckHandler:
         while len(tracked.seqs) > 2 * MAX_HOLDERS:
             del tracked.seqs[next(name for name in tracked.seqs if name not in tracked.holders)]
         self._by_kind[ack.kind](tracked, ack, now_ns)
+        self._desk.book.file(tracked)
 
     def _refusal(self, tracked: TrackedAction | None, ack: Ack) -> ActionReason | None:
         """Return why a message is left out, whatever it says; None: it is not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tocsin.pipeline.actions.shelves import ActionShelves, Use
 from tocsin.pipeline.actions.tracked import TrackedAction, state_of, tracked_of_state
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.verdicts import ActionKind
@@ -14,7 +15,10 @@ MOST_FORGOTTEN: Final = 20_000
 
 
 class ActionBook:
-    """The actions by id, with an index by host, by job and by verdict."""
+    """The actions by id, with indexes of those that matter to guards and to the passing of time.
+
+    Whoever changes an action files it again: then no question costs more the more actions are open or remembered.
+    """
 
     def __init__(self) -> None:
         """Start without actions."""
@@ -24,12 +28,8 @@ class ActionBook:
         """Forget everything."""
         self._by_id: dict[str, TrackedAction] = {}
         self._by_host: dict[tuple[str, str], dict[str, None]] = {}
-        self._by_job: dict[tuple[str, str], dict[str, None]] = {}
         self._by_verdict: dict[tuple[str, str], dict[str, None]] = {}
-        self._reserved: dict[str, TrackedAction] = {}
-        """Actions that may be begun or were given to an executor once, by id."""
-        self._room_count = 0
-        """Actions that may be added before the open ones have to be counted again."""
+        self._shelves = ActionShelves()
         self._forgotten: dict[str, int] = {}
         """Forgotten action that an executor had -> its last revision."""
         self._lapsed: dict[str, int] = {}
@@ -50,12 +50,15 @@ class ActionBook:
     def add(self, tracked: TrackedAction) -> None:
         """Remember an action."""
         name = tracked.action.action_id
-        self._room_count -= 1
         self._by_id[name] = tracked
-        if tracked.is_reserved or tracked.is_standing:
-            self.reserve(tracked)
+        self._shelves.file(tracked)
         for index, key in self._places(tracked):
             index.setdefault(key, {})[name] = None
+
+    def file(self, tracked: TrackedAction) -> None:
+        """Note that an action changed."""
+        if tracked.action.action_id in self._by_id:
+            self._shelves.file(tracked)
 
     def forget(self, tracked: TrackedAction) -> None:
         """Forget an action but for its id."""
@@ -65,7 +68,7 @@ class ActionBook:
         while len(names) > MOST_FORGOTTEN:
             del names[next(iter(names))]
         self._by_id.pop(name, None)
-        self._reserved.pop(name, None)
+        self._shelves.take_out(tracked)
         for index, key in self._places(tracked):
             entries = index.get(key, {})
             entries.pop(name, None)
@@ -80,21 +83,38 @@ class ActionBook:
         """Return the first revision of a new action: 0, or the one after the last of a forgotten one."""
         return max(self._forgotten.get(action_id, -1), self._lapsed.pop(action_id, -1)) + 1
 
-    def reserve(self, tracked: TrackedAction) -> None:
-        """Note that an action may be begun: from now on it may count in budgets."""
-        self._reserved[tracked.action.action_id] = tracked
+    def uses(self, cluster: str, kind: ActionKind) -> Iterable[Use]:
+        """Return the actions of a kind that use places of budgets in a cluster."""
+        return self._shelves.uses(cluster, kind)
 
-    def reserved(self) -> list[TrackedAction]:
-        """Return the actions that may be begun, or might have been before."""
-        return list(self._reserved.values())
+    def uses_of_job(self, cluster: str, job_id: str, kind: ActionKind) -> Iterable[Use]:
+        """Return the actions of a kind on one job that use places of budgets."""
+        return self._shelves.uses_of_job(cluster, job_id, kind)
+
+    def stopping(self, cluster: str, job_id: str) -> list[TrackedAction]:
+        """Return the actions that are about to end an attempt of a job, or are ending it, oldest first."""
+        return self._shelves.stopping(cluster, job_id)
+
+    def in_the_way(self, cluster: str, host: str) -> list[TrackedAction]:
+        """Return the hard actions that have a machine, will have it soon or ask for its whole leaf, oldest first."""
+        return self._shelves.in_the_way(cluster, host)
+
+    def live(self) -> list[TrackedAction]:
+        """Return the actions that the passing of time may change, oldest first."""
+        return self._shelves.live()
+
+    def outdated(self, lapsed_ns: int, final_ns: int) -> Iterator[TrackedAction]:
+        """Yield the finished actions whose last change and deadline are before a time, each once; forget them then.
+
+        Args:
+            lapsed_ns: the time for those that ended with their verdict, and that nobody ever had.
+            final_ns: the time for the others.
+        """
+        return self._shelves.outdated(lapsed_ns, final_ns)
 
     def of_host(self, cluster: str, host: str) -> list[TrackedAction]:
         """Return the actions that concern a machine, oldest first."""
         return self._of(self._by_host, (cluster, host))
-
-    def of_job(self, cluster: str, job_id: str) -> list[TrackedAction]:
-        """Return the actions on a job, of whatever attempt, oldest first."""
-        return self._of(self._by_job, (cluster, job_id))
 
     def of_verdict(self, cluster: str, verdict_id: str) -> list[TrackedAction]:
         """Return the actions of a verdict, oldest first."""
@@ -107,17 +127,12 @@ class ActionBook:
 
     def standing(self, cluster: str, host: str) -> list[TrackedAction]:
         """Return the actions that took a machine away and were not undone."""
-        return [one for one in self.of_host(cluster, host) if one.is_standing and one.state is not ActionState.UNDOING]
-
-    def open_count(self) -> int:
-        """Return the number of actions that are not final, without pages."""
-        return sum(not one.is_final for one in self._by_id.values() if one.kind is not ActionKind.NOTIFY)
+        found = self.in_the_way(cluster, host)
+        return [one for one in found if one.is_standing and one.state is not ActionState.UNDOING]
 
     def has_room(self, most_count: int) -> bool:
-        """Return whether fewer actions than this are open; they are counted only as often as the answer may change."""
-        if self._room_count <= 0:
-            self._room_count = most_count - self.open_count()
-        return self._room_count > 0
+        """Return whether fewer actions than this are not final, without pages."""
+        return self._shelves.open_count < most_count
 
     def to_state(self) -> dict[str, Any]:
         """Return each action as JSON-able values, by id."""
@@ -143,7 +158,6 @@ class ActionBook:
     ) -> Iterator[tuple[dict[tuple[str, str], dict[str, None]], tuple[str, str]]]:
         """Yield each index with the key under which an action stands in it."""
         job = tracked.action.target.job
-        yield self._by_job, (job.cluster, job.job_id)
         yield self._by_verdict, (job.cluster, tracked.action.verdict_id)
         for host in tracked.hosts:
             yield self._by_host, (job.cluster, host)

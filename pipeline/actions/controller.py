@@ -17,7 +17,7 @@ from tocsin.pipeline.actions.commands import CommandHandler
 from tocsin.pipeline.actions.config import ControllerConfig, ns
 from tocsin.pipeline.actions.desk import Desk
 from tocsin.pipeline.actions.facts import FactBook
-from tocsin.pipeline.actions.intake import ProposalIntake, has_lapsed
+from tocsin.pipeline.actions.intake import ProposalIntake
 from tocsin.pipeline.actions.ladder import Ladder
 from tocsin.pipeline.actions.life import ActionLife, LeftOutMessage
 from tocsin.pipeline.actions.reasons import ActionReason
@@ -40,7 +40,7 @@ from tocsin.schemas.action_events import (
     MachineFacts,
     QuietSteps,
 )
-from tocsin.schemas.action_states import OPEN_STATES, ActionState
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.operator_notes import Feedback, Maintenance, note_from, note_object
 from tocsin.schemas.verdicts import Verdict
@@ -51,10 +51,6 @@ FACTS: Final = "facts"
 """Name of the part with what is known of machines, jobs, executors and engines."""
 _ACTION: Final = "action/"
 _POLICY: Final = "policy/"
-_TICKED: Final = frozenset(
-    {*OPEN_STATES, ActionState.CLAIMED, ActionState.STARTED, ActionState.BLOCKED, ActionState.UNDOING}
-)
-"""States that the passing of time may change."""
 _MAX_ROUNDS: Final = 8
 """How often in a row the policy may answer the end of an action by another action that ends at once."""
 
@@ -167,7 +163,7 @@ class ActionController:
     def on_time(self, now_ns: int) -> list[Action]:
         """Judge anew what waits, end what is over, and page what is held up; called about once a second."""
         self._desk.chain.breaker.on_time(self.config.breaker, now_ns)
-        for tracked in self._sorted(_TICKED):
+        for tracked in self._desk.book.live():
             self._tick(tracked, now_ns)
         self._intake.take_proposals(self._ladder.on_time(now_ns), now_ns)
         found = self._published(now_ns)
@@ -276,18 +272,13 @@ class ActionController:
         self._desk.ended = []
         return self._desk.life.collect()
 
-    def _sorted(self, states: frozenset[ActionState] = frozenset(ActionState)) -> Iterable[TrackedAction]:
-        """Return the actions in some states, oldest first, in the same order before and after a restore."""
-        found = [one for one in self._desk.book if one.action.state in states]
-        return sorted(found, key=lambda one: (one.action.issued_ns, one.action.action_id))
+    def _sorted(self) -> Iterable[TrackedAction]:
+        """Return all actions, oldest first, in the same order before and after a restore."""
+        return sorted(self._desk.book, key=lambda one: (one.action.issued_ns, one.action.action_id))
 
     def _prune(self, now_ns: int) -> None:
         """Forget finished actions that no budget counts and no late message can mean any more."""
-        before_ns = now_ns - ns(self.config.final_kept_seconds)
+        final_ns = now_ns - ns(self.config.final_kept_seconds)
         lapsed_ns = now_ns - ns(self.config.lapsed_kept_seconds)
-        for tracked in self._desk.book:
-            last_ns = max(tracked.action.changed_ns, tracked.action.deadline_ns)
-            if last_ns >= lapsed_ns and last_ns >= before_ns:
-                continue
-            if tracked.is_final and last_ns < (lapsed_ns if has_lapsed(tracked) else before_ns):
-                self._desk.book.forget(tracked)
+        for tracked in self._desk.book.outdated(lapsed_ns, final_ns):
+            self._desk.book.forget(tracked)

@@ -16,10 +16,6 @@ from tocsin.schemas.actions import REMOVING_KINDS, Action, action_id_of
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, Verdict, VerdictState
 
 _CLOSED: Final = frozenset({VerdictState.CANCELLED, VerdictState.EXPIRED, VerdictState.RESOLVED})
-_LAPSES: Final = frozenset(
-    {ActionReason.DEADLINE, ActionReason.VERDICT_STALE, ActionReason.VERDICT_CLOSED, ActionReason.VERDICT_CHANGED}
-)
-"""Reasons of an end after which an action is open again when its verdict holds again."""
 _MOST_VERDICTS: Final = 100_000
 
 
@@ -74,7 +70,7 @@ class ProposalIntake:
                 self._open(proposal, now_ns)
             elif known.is_unbegun:
                 self._renew(known, verdict, _deadline_ns(proposal), now_ns)
-            elif has_lapsed(known) and verdict.state not in _CLOSED:
+            elif known.has_lapsed and verdict.state not in _CLOSED:
                 self._revive(known, verdict, _deadline_ns(proposal), now_ns)
 
     def _open(self, proposal: Proposal, now_ns: int) -> None:
@@ -160,12 +156,6 @@ class ProposalIntake:
     def load_state(self, state: Sequence[Any]) -> None:
         """Replace the state by what ``to_state`` returned."""
         self._updates = {(cluster, verdict_id): update for cluster, verdict_id, update in state}
-
-
-def has_lapsed(tracked: TrackedAction) -> bool:
-    """Return whether an action ended only because its verdict did, and no executor ever had it."""
-    is_over = tracked.state in {ActionState.EXPIRED, ActionState.CANCELLED}
-    return is_over and tracked.action.reason in _LAPSES and not tracked.holders
 
 
 def _deadline_ns(proposal: Proposal) -> int:

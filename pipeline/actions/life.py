@@ -77,8 +77,6 @@ class ActionLife:
         """
         check_transition(tracked.state, state, reason)
         tracked.action = replace(tracked.action, state=state, reason=reason.value, detail=detail)
-        if state is ActionState.APPROVED:
-            self._book.reserve(tracked)
         self.publish(tracked, now_ns)
 
     def publish(self, tracked: TrackedAction, now_ns: int) -> None:
@@ -90,6 +88,7 @@ class ActionLife:
             revision=action.revision + 1,
             epoch=self.epoch,
         )
+        self._book.file(tracked)
         self._publish(tracked.action)
 
     def hand_over(self, tracked: TrackedAction, holder: str, lease_ns: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from tocsin.pipeline.actions.ladder import Proposal
+from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.schemas.action_states import BEGUN_STATES, FINAL_STATES, OPEN_STATES, ActionState
 from tocsin.schemas.actions import REMOVING_KINDS, STOPPING_KINDS, Action
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
@@ -15,6 +16,10 @@ from tocsin.schemas.verdicts import ActionKind, Verdict
 
 MAX_HOLDERS = 8
 """Most executors of one action whose last words are remembered."""
+_LAPSES: Final = frozenset(
+    {ActionReason.DEADLINE, ActionReason.VERDICT_STALE, ActionReason.VERDICT_CLOSED, ActionReason.VERDICT_CHANGED}
+)
+"""Reasons of an end after which an action is open again when its verdict holds again."""
 
 
 @dataclass(slots=True)
@@ -114,6 +119,17 @@ class TrackedAction:
         """Whether it is about to be, or is being, carried out."""
         begun = self.state is ActionState.BLOCKED and bool(self.begun_ns)
         return begun or self.state in {ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED}
+
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether it ended only because its verdict did, and no executor ever had it."""
+        is_over = self.state in {ActionState.EXPIRED, ActionState.CANCELLED}
+        return is_over and self.action.reason in _LAPSES and not self.holders
+
+    @property
+    def last_ns(self) -> int:
+        """When it changed last, or its deadline where that is later."""
+        return max(self.action.changed_ns, self.action.deadline_ns)
 
     def is_out(self, now_ns: int) -> bool:
         """Return whether it keeps machines away at this time, or an executor may still take them away."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from tocsin.pipeline.actions.config import BudgetLimit, BudgetScope, ns
 from tocsin.pipeline.actions.guards.guard import ActionCase, GuardOutcome, Ruling
 from tocsin.pipeline.actions.reasons import ActionReason
+from tocsin.pipeline.actions.shelves import Use
 from tocsin.pipeline.actions.tracked import TrackedAction
 from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.verdicts import ActionKind
@@ -19,24 +19,9 @@ _REASONS: Final = {
     BudgetScope.MINIPOD: ActionReason.BUDGET_MINIPOD,
     BudgetScope.FLEET: ActionReason.BUDGET_FLEET,
 }
+_WHOLE: Final = frozenset({BudgetScope.JOB, BudgetScope.FLEET})
+"""Scopes in which an action takes its weight."""
 _RESTARTS: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """Another action that uses places.
-
-    Attributes:
-        tracked: the action.
-        used_ns: when it used them.
-        is_out: whether its machines are out now.
-        is_same_class: whether it is of the class of the action that is judged.
-    """
-
-    tracked: TrackedAction
-    used_ns: int
-    is_out: bool
-    is_same_class: bool
 
 
 class BudgetGuard:
@@ -61,44 +46,47 @@ class BudgetGuard:
             return None
         if kind in HARD_KINDS and self._has_place(case):
             return None
-        uses = self._uses(case, counted)
-        by_scope: dict[tuple[BudgetScope, str], list[tuple[_Use, int]]] = {}
+        by_scope: dict[tuple[BudgetScope, str], list[tuple[Use, int]]] = {}
         for limit in limits:
             for name in self._scopes(case, limit.scope):
                 key = limit.scope, name
                 if key not in by_scope:
-                    places = ((use, self._places(case, use.tracked, *key)) for use in uses)
-                    by_scope[key] = [entry for entry in places if entry[1]]
+                    by_scope[key] = list(self._uses(case, counted, *key))
                 ruling = self._judge_one(case, limit, name, by_scope[key])
                 if ruling is not None:
                     return ruling
         return None
 
-    def _uses(self, case: ActionCase, counted: frozenset[ActionKind]) -> list[_Use]:
-        """Return the other actions of the same cluster that use places of such a budget."""
-        now_ns, mine, budget_class = case.now_ns, case.action.action_id, case.action.budget_class
-        return [
-            _Use(one, one.used_ns(now_ns), one.is_out(now_ns), one.action.budget_class == budget_class)
-            for one in case.book.reserved()
-            if one.kind in counted
-            and (one.is_reserved or one.is_standing)
-            and one.action.action_id != mine
-            and one.action.target.job.cluster == case.cluster
-        ]
+    def _uses(
+        self, case: ActionCase, counted: frozenset[ActionKind], scope: BudgetScope, name: str
+    ) -> Iterator[tuple[Use, int]]:
+        """Yield the other actions of the same cluster that use places of one scope, and how many."""
+        mine, cluster, book = case.tracked.action.action_id, case.cluster, case.book
+        for kind in counted:
+            is_job = scope is BudgetScope.JOB
+            for use in book.uses_of_job(cluster, name, kind) if is_job else book.uses(cluster, kind):
+                if use.tracked.action.action_id == mine:
+                    continue
+                if scope in _WHOLE:
+                    yield use, use.weight
+                elif places := self._places(case, use.tracked, scope, name):
+                    yield use, places
 
     def _judge_one(
-        self, case: ActionCase, limit: BudgetLimit, name: str, uses: Iterable[tuple[_Use, int]]
+        self, case: ActionCase, limit: BudgetLimit, name: str, uses: Iterable[tuple[Use, int]]
     ) -> Ruling | None:
         """Return a hold if one limit of one scope has no place left."""
         size = self._size(case, limit.scope, name)
         allowed = limit.allowed_count(size)
         needed = self._places(case, case.tracked, limit.scope, name)
-        since_ns = case.now_ns - ns(limit.window_seconds)
+        now_ns, window_ns, mine = case.now_ns, ns(limit.window_seconds), case.action.budget_class
+        since_ns = now_ns - window_ns
         used = same = 0
         for use, places in uses:
-            if use.used_ns > since_ns if limit.window_seconds else use.is_out:
+            if (use.used_ns or now_ns) > since_ns if window_ns else use.tracked.is_out(now_ns):
                 used += places
-                same += places if use.is_same_class else 0
+                if use.budget_class == mine:
+                    same += places
         where = f"{limit.scope.value} {name}".strip()
         if used + needed > allowed:
             reason = _REASONS[limit.scope] if limit.window_seconds else ActionReason.BUDGET_CONCURRENT

@@ -52,8 +52,8 @@ class ConflictGuard:
     def _on_job(self, case: ActionCase) -> Ruling | None:
         """Return a hold if another action is about to end the job's attempt, or is ending it."""
         job, mine = case.action.target.job, case.action.action_id
-        for other in case.book.of_job(job.cluster, job.job_id):
-            if other.action.action_id != mine and other.stops_job and other.is_running:
+        for other in case.book.stopping(job.cluster, job.job_id):
+            if other.action.action_id != mine:
                 return Ruling(GuardOutcome.HOLD, ActionReason.JOB_BUSY, other.action.action_id)
         return None
 

@@ -88,9 +88,9 @@ class ActionCase:
         return self.action.target.job.cluster
 
     def others_on(self, host: str) -> list[TrackedAction]:
-        """Return the other actions that concern a machine."""
+        """Return the other hard actions that have a machine, will have it soon or ask for its whole leaf."""
         mine = self.action.action_id
-        return [one for one in self.book.of_host(self.cluster, host) if one.action.action_id != mine]
+        return [one for one in self.book.in_the_way(self.cluster, host) if one.action.action_id != mine]
 
 
 class Guard(Protocol):

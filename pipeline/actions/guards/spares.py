@@ -27,8 +27,8 @@ class SpareGuard:
         mine = case.action.action_id
         used = sum(
             len(other.hosts)
-            for other in case.book.of_job(job.cluster, job.job_id)
-            if other.kind is ActionKind.EVICT and other.is_running and other.action.action_id != mine
+            for other in case.book.stopping(job.cluster, job.job_id)
+            if other.kind is ActionKind.EVICT and other.action.action_id != mine
         )
         if len(case.tracked.hosts) <= spare_count - used:
             return None
