@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from tests.pipeline.actions.executors.kube_cases import KubeCases
+from tests.pipeline.actions.executors.kube_lease_cases import LeaseCases
 
 
 class TestRealKubernetes(KubeCases):
     """The cases on a real API server."""
+
+
+class TestRealLease(LeaseCases):
+    """Replicas on a real API server."""

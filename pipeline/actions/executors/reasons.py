@@ -100,6 +100,8 @@ class ExecutorReason(StrEnum):
     """The system asks to come again later (HTTP 429 with Retry-After)."""
     CHANGED_MEANWHILE = "changed_meanwhile"
     """Somebody changed it between look and effect (HTTP 409): it is looked at again."""
+    ANOTHER_REPLICA = "another_replica"
+    """Another replica of this executor acts now."""
     CREDENTIALS_REFUSED = "credentials_refused"
     """The system does not know the executor, e.g. its credentials expired (HTTP 401)."""
     TARGET_AWAY = "target_away"

@@ -7,8 +7,10 @@ import getpass
 import logging
 import os
 import signal
+import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from tocsin.pipeline.actions.executors.client import EngineChannel, ExecutorClient
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
     from tocsin.pipeline.actions.executors.target import TargetSystem
+    from tocsin.pipeline.actions.executors.turns import Turn
 
 _LOG = logging.getLogger("tocsin.executor")
 _STEP_SECONDS: Final = 1.0
@@ -48,11 +51,13 @@ class TargetEntry:
         text: one line of help.
         add_arguments: adds its own flags.
         make: returns the target for the flags; raises ConfigError for a flag that cannot be used.
+        make_turn: returns what says which of several replicas acts; None: there is one process of each name.
     """
 
     text: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     make: Callable[[argparse.Namespace, SignedActions], TargetSystem]
+    make_turn: Callable[[argparse.Namespace], Turn | None] = lambda _args: None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,31 +86,36 @@ def run(args: argparse.Namespace) -> int:
         CredentialError: a file of credentials cannot be used.
     """
     set_up_logs(args)
-    client = client_of(args)
+    turn = TARGETS[args.target].make_turn(args)
+    client = client_of(args, turn)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     pages = _pages(args.metrics_listen, client)
     try:
-        work(client, stop)
+        work(client, stop, turn)
     finally:
         if pages is not None:
             pages.close()
     return 0
 
 
-def work(client: ExecutorClient, stop: threading.Event) -> None:
-    """Make a step a second until ``stop``; then say what is still to be said, once."""
+def work(client: ExecutorClient, stop: threading.Event, turn: Turn | None = None) -> None:
+    """Make a step a second until ``stop``, in this replica's turn; then say what is still to be said, once."""
     _LOG.info("the executor is ready", extra={"executor": client.name})
     while not stop.is_set():
-        client.step()
+        if turn is None or turn.may_speak():
+            client.step()
         stop.wait(_STEP_SECONDS)
-    client.exchange()
+    if turn is None or turn.may_speak():
+        client.exchange()
+    if turn is not None:
+        turn.give_up()
     _LOG.info("the executor ended in order", extra={"executor": client.name})
 
 
-def client_of(args: argparse.Namespace) -> ExecutorClient:
-    """Return the executor that the flags describe.
+def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorClient:
+    """Return the executor that the flags describe; its effects are made in this replica's turn only.
 
     Raises:
         ConfigError: a flag is missing or cannot be used.
@@ -114,6 +124,7 @@ def client_of(args: argparse.Namespace) -> ExecutorClient:
     from tocsin.pipeline.actions.executors.client import ExecutorClient, ExecutorKeys
     from tocsin.pipeline.actions.executors.core import ExecutorConfig
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
+    from tocsin.pipeline.actions.executors.turns import TurnTarget
     from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 
     credential, channel = signer_of(args, Role.EXECUTOR), _channel(args)
@@ -125,6 +136,8 @@ def client_of(args: argparse.Namespace) -> ExecutorClient:
     keys = ExecutorKeys(AckSigner(credential), ActionChecker(controller_keys(args.controller_keys)))
     signed = SignedActions()
     target = TARGETS[args.target].make(args, signed)
+    if turn is not None:
+        target = TurnTarget(target, turn)
     configs = [
         ExecutorConfig(cluster, credential.name, target.kinds) for cluster in dict.fromkeys(args.cluster or ["default"])
     ]
@@ -198,6 +211,22 @@ def _kubernetes_arguments(parser: argparse.ArgumentParser) -> None:
     text = "a host and its node in each line, where the label kubernetes.io/hostname does not say so"
     text += " [env: TOCSIN_NODE_MAP]"
     parser.add_argument("--node-map", metavar="FILE", default=os.environ.get("TOCSIN_NODE_MAP", ""), help=text)
+    text = "Lease by which one of several replicas acts, '': there is one process only (default: %(default)s)"
+    parser.add_argument("--lease", metavar="NAMESPACE/NAME", default="tocsin/tocsin-executor-kubernetes", help=text)
+
+
+def _kubernetes_lease(args: argparse.Namespace) -> Turn | None:
+    from tocsin.pipeline.actions.executors.kubernetes_api import KubernetesApi, settings_of
+    from tocsin.pipeline.actions.executors.kubernetes_lease import KubernetesLease, LeaseSettings
+
+    namespace, _, name = args.lease.partition("/")
+    if not args.lease:
+        return None
+    if not namespace or not name or "/" in name:
+        raise ConfigError("--lease", args.lease, "NAMESPACE/NAME")
+    api = KubernetesApi(settings_of(args.kubeconfig, args.context), _COMMAND_SECONDS / 3)
+    holder = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    return KubernetesLease(LeaseSettings(namespace, name, holder), api, time.monotonic_ns)
 
 
 def _kubernetes(args: argparse.Namespace, _signed: SignedActions) -> TargetSystem:
@@ -261,7 +290,9 @@ def _job(args: argparse.Namespace, signed: SignedActions) -> TargetSystem:
 TARGETS: Final[Mapping[str, TargetEntry]] = MappingProxyType(
     {
         "slurm": TargetEntry("drain, evict, restart and reboot on a Slurm cluster", _slurm_arguments, _slurm),
-        "kubernetes": TargetEntry("drain and evict on a Kubernetes cluster", _kubernetes_arguments, _kubernetes),
+        "kubernetes": TargetEntry(
+            "drain and evict on a Kubernetes cluster", _kubernetes_arguments, _kubernetes, _kubernetes_lease
+        ),
         "nvsentinel": TargetEntry("hand actions on nodes to NVSentinel", _nvsentinel_arguments, _nvsentinel),
         "job": TargetEntry("restart, evict and rollback by the site's own job controller", _job_arguments, _job),
     }

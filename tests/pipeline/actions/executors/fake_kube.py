@@ -38,25 +38,34 @@ class RefusedError(Exception):
 
 
 class FakeKube:
-    """Objects by path. ``effects`` is each change that the executor made; ``refuse`` answers its next changes so."""
+    """Objects by path.
+
+    Attributes:
+        objects: path -> object.
+        effects: each change that the executor made, in order.
+        lost: number of its change whose answer is lost, from 1; 0 for none.
+        is_away_after_it: whether it gets no answer from then on.
+        is_away: it gets no answer.
+        expired: tokens that are not known any more.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.effects: list[str] = []
-        self.refuse: list[str] = []
-        self.is_answer_lost = False
+        self.lost = 0
+        self.is_away_after_it = False
+        self.is_away = False
+        self.expired: set[str] = set()
         self._numbers = itertools.count(1)
 
     def call(self, method: str, target: str, body: dict[str, Any], token: str) -> tuple[int, dict[str, Any]]:
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if token not in (ADMIN, EXECUTOR, NOBODY):
+        if token not in (ADMIN, EXECUTOR, NOBODY) or token in self.expired:
             raise RefusedError("unauthorized")
         if token == NOBODY:
             raise RefusedError("forbidden")
         if token == EXECUTOR and method != "GET" and "dryRun" not in query:
-            if self.refuse:
-                raise RefusedError(self.refuse.pop(0))
             self.effects.append(f"{method} {parts.path}")
         return getattr(self, f"_{method.lower()}")(parts.path, query, body)  # type: ignore[no-any-return]
 
@@ -72,6 +81,8 @@ class FakeKube:
         if found := _EVICTION.fullmatch(path):
             return self._evict(found[1], body, is_dry="dryRun" in query)
         made = copy.deepcopy(body)
+        if f"{path}/{made['metadata']['name']}" in self.objects:
+            raise RefusedError("conflict")
         number = next(self._numbers)
         namespace = re.search(r"/namespaces/([^/]+)", path)
         made["metadata"] |= {"uid": f"uid-{number}", "resourceVersion": str(number), "creationTimestamp": _MADE}
@@ -93,6 +104,13 @@ class FakeKube:
             fields: dict[str, object] = {"f:spec": {"f:unschedulable": {}}}
             found["metadata"]["managedFields"] = [{"manager": query["fieldManager"], "fieldsV1": fields}]
         return 200, found
+
+    def _put(self, path: str, _query: object, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if self._known(path)["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+            raise RefusedError("conflict")
+        self.objects[path] = copy.deepcopy(body)
+        self.objects[path]["metadata"]["resourceVersion"] = str(next(self._numbers))
+        return 200, self.objects[path]
 
     def _delete(self, path: str, _query: object, _body: object) -> tuple[int, dict[str, Any]]:
         self._known(path)
@@ -162,14 +180,18 @@ def serving_kube() -> Iterator[tuple[FakeKube, KubeWorld]]:
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             headers: Mapping[str, str] = {}
             with lock:
+                if kube.is_away and token == EXECUTOR:
+                    self.close_connection = True
+                    return
                 try:
                     status, found = kube.call(self.command, self.path, json.loads(body or b"{}"), token)
                 except RefusedError as refused:
                     told = answer(str(refused))
                     status, found, headers = told["status"], told["body"], told["headers"]
                 text = json.dumps(found).encode()
-                if kube.is_answer_lost and self.command != "GET" and token == EXECUTOR and "dryRun" not in self.path:
-                    kube.is_answer_lost = False
+                is_change = token == EXECUTOR and self.command != "GET" and "dryRun" not in self.path
+                if is_change and len(kube.effects) == kube.lost:
+                    kube.is_away = kube.is_away_after_it
                     self.close_connection = True
                     return
             self.send_response(status)

@@ -146,6 +146,10 @@ class KubeWorld:
     def annotations(self, name: str) -> dict[str, str]:
         return dict(self.node(name)["metadata"].get("annotations", {}))
 
+    def made(self, path: str) -> None:
+        """Something else is to be taken away at the end."""
+        self._made.append(path)
+
     def clear(self) -> None:
         """Take away all that was made."""
         for path in reversed(self._made):

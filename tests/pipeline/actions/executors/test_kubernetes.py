@@ -9,6 +9,7 @@ import pytest
 
 from tests.pipeline.actions.executors.fake_kube import FakeKube, serving_kube
 from tests.pipeline.actions.executors.kube_cases import DRAIN, KubeCases, action_on
+from tests.pipeline.actions.executors.kube_lease_cases import LeaseCases
 from tests.pipeline.actions.executors.kube_world import KubeWorld
 from tests.pipeline.actions.executors.made import carried_out
 from tocsin.schemas.errors import TargetAwayError
@@ -24,6 +25,7 @@ def served() -> Iterator[tuple[FakeKube, KubeWorld]]:
 def kube(served: tuple[FakeKube, KubeWorld]) -> FakeKube:
     served[0].objects.clear()
     served[0].effects.clear()
+    served[0].lost = 0
     return served[0]
 
 
@@ -37,10 +39,14 @@ class TestFakeKubernetes(KubeCases):
     """The cases on the fake."""
 
 
+class TestFakeLease(LeaseCases):
+    """Replicas on the fake."""
+
+
 def test_a_lost_answer_is_read_before_anything_is_repeated(world: KubeWorld, kube: FakeKube) -> None:
     world.add_node("a")
     action = action_on(DRAIN, "a")
-    kube.is_answer_lost = True
+    kube.lost = 1
     with pytest.raises(TargetAwayError):
         carried_out(world.target(), action)
     carried_out(world.target(), action)
