@@ -43,6 +43,7 @@ from tocsin.schemas.action_events import (
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.operator_notes import Feedback, Maintenance, note_from, note_object
+from tocsin.schemas.records import Event
 from tocsin.schemas.verdicts import Verdict
 
 PART: Final = "controller"
@@ -158,6 +159,11 @@ class ActionController:
                 self._desk.maintenance.take(told)
             case _:
                 self._take_fact(told)
+        return self._published(now_ns)
+
+    def on_hardware(self, event: Event, now_ns: int) -> list[Action]:
+        """Take what a host reported of its hardware: the policy counts codes and network alerts."""
+        self._intake.take_proposals(self._ladder.on_hardware(event, now_ns), now_ns)
         return self._published(now_ns)
 
     def on_time(self, now_ns: int) -> list[Action]:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from tocsin.schemas.action_events import CheckResult
 from tocsin.schemas.actions import Action, Parameter
+from tocsin.schemas.records import Event
 from tocsin.schemas.verdicts import ActionKind, Component, Verdict
 
 
@@ -66,6 +67,10 @@ class Ladder(Protocol):
 
     def on_check(self, check: CheckResult, now_ns: int) -> Sequence[Proposal]:
         """Return what is to be done after a check ended."""
+        ...
+
+    def on_hardware(self, event: Event, now_ns: int) -> Sequence[Proposal]:
+        """Return what is to be done after a host reported something of its hardware; no event takes a machine."""
         ...
 
     def on_time(self, now_ns: int) -> Sequence[Proposal]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.policy.heard_codes import concerns_policy
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
 from tocsin.pipeline.kafka.action_facts import StatusFacts
@@ -32,6 +33,7 @@ from tocsin.schemas.kafka.topics import (
     ACTION_ACKS,
     ACTIONS,
     DEAD_LETTER,
+    EVENTS,
     JOB_STATUS,
     NOTES_TAKEN,
     ORIGIN_HEADERS,
@@ -40,9 +42,10 @@ from tocsin.schemas.kafka.topics import (
 )
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.operator_requests import decode_taken
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, Event, Record
 from tocsin.schemas.signatures import SIGNATURE_HEADER
 from tocsin.schemas.verdicts import VerdictState
+from tocsin.schemas.wire.codec import Kind, decode, peek
 
 _LOG = logging.getLogger("tocsin.actions")
 _OLD_NS: Final = 30 * NS_PER_SECOND
@@ -50,9 +53,11 @@ _OLD_NS: Final = 30 * NS_PER_SECOND
 _SETTLE_NS: Final = 5 * NS_PER_SECOND
 """How long heartbeats do not count after the start, and after an old message."""
 _STEP_NS: Final = NS_PER_SECOND
-_STATUS_BACK_SECONDS: Final = 60.0
+_BACK_SECONDS: Final = 60.0
+_AGELESS: Final = frozenset({JOB_STATUS, EVENTS})
+"""Topics of which an old message says nothing of what people and executors said."""
 _DETAIL_CHARACTERS: Final = 2000
-_ORDER: Final = (NOTES_TAKEN, ACTION_ACKS, JOB_STATUS, VERDICTS)
+_ORDER: Final = (NOTES_TAKEN, ACTION_ACKS, JOB_STATUS, EVENTS, VERDICTS)
 """In which order the messages of one look are taken: what people and executors said comes before what is new."""
 _STANDING: Final = frozenset({VerdictState.OPEN, VerdictState.CONFIRMED})
 
@@ -65,11 +70,13 @@ class ActionParties:
         signer: signs actions; None: they are unsigned, and executors refuse them.
         checker: returns what checks executors, people and others, with the credentials of now.
         check: checks the signatures of verdicts, states of jobs and notes; None: every writer is believed.
+        check_record: checks the signature of an agent's record, and raises ``IdentityError``.
     """
 
     signer: ActionSigner | None
     checker: Callable[[], AckChecker]
     check: Check | None = None
+    check_record: Callable[[Record, bytes], object] = lambda _record, _value: None
 
 
 def _no_machines() -> Iterable[MachineFacts]:
@@ -102,7 +109,8 @@ class ActionWork:
         """
         self.inputs: Mapping[str, float | None] = {
             VERDICTS: None,
-            JOB_STATUS: _STATUS_BACK_SECONDS,
+            JOB_STATUS: _BACK_SECONDS,
+            EVENTS: _BACK_SECONDS,
             ACTION_ACKS: None,
             NOTES_TAKEN: None,
         }
@@ -163,7 +171,7 @@ class ActionWork:
         value, topic = message.value, _name_of(message)
         if value is None:
             raise DecodeError("the message has no value")
-        if topic != JOB_STATUS and 0 < message.timestamp_ns < now_ns - _OLD_NS:
+        if topic not in _AGELESS and 0 < message.timestamp_ns < now_ns - _OLD_NS:
             self._settled_ns = now_ns + _SETTLE_NS
         if topic == ACTION_ACKS:
             assert checker is not None, "made where one of the messages is such a one"  # noqa: S101
@@ -173,8 +181,15 @@ class ActionWork:
             for one in left_out:
                 self._letter(message, one.reason.value, one.what)
             return
+        if topic == EVENTS:
+            self._read_record(value, now_ns)
+            return
         if self._parties.check is not None:
             self._parties.check(value, message.signature, message.timestamp_ns)
+        self._read_engine(topic, value, now_ns)
+
+    def _read_engine(self, topic: str, value: bytes, now_ns: int) -> None:
+        """Take a note, the state of an attempt or a verdict; raise ``SchemaError`` if it cannot be read."""
         if topic == NOTES_TAKEN:
             note = decode_taken(value).note
             if isinstance(note, Feedback | Maintenance):
@@ -187,6 +202,20 @@ class ActionWork:
                 self.counters[ActionReason.VERDICT_STALE.value] += 1  # what it asked for once is not begun now
                 return
             self._emit(self.controller.on_verdict(verdict, now_ns))
+
+    def _read_record(self, value: bytes, now_ns: int) -> None:
+        """Take a record of an agent; of those the controller hears events of hardware.
+
+        Raises:
+            SchemaError: it cannot be read.
+            IdentityError: its signature is missing or wrong.
+        """
+        if peek(value).kind is not Kind.EVENT:
+            return
+        record = decode(value)
+        if isinstance(record, Event) and concerns_policy(record):
+            self._parties.check_record(record, value)
+            self._emit(self.controller.on_hardware(record, now_ns))
 
     def _emit(self, actions: Iterable[Action]) -> None:
         """Keep changes of actions to write, signed."""

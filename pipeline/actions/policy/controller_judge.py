@@ -161,6 +161,10 @@ class _ListeningLadder:
         """See ``Ladder.on_check``."""
         return self._acting(self.policy.on_check(check, now_ns))
 
+    def on_hardware(self, event: Event, now_ns: int) -> list[Proposal]:
+        """See ``Ladder.on_hardware``."""
+        return self._acting(self.policy.on_hardware(event, now_ns))
+
     def on_time(self, now_ns: int) -> list[Proposal]:
         """See ``Ladder.on_time``."""
         return self._acting(self.policy.on_time(now_ns))

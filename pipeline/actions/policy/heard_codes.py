@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.actions.policy.codes import FoundCode, sxid_code, xid_code
 from tocsin.schemas import events
+from tocsin.schemas.hardware import cause_of_event
 from tocsin.schemas.records import NS_PER_SECOND, Event
 from tocsin.schemas.verdicts import Verdict
 
@@ -50,6 +51,11 @@ class HeardCodes:
         self._codes = {
             key: [(ts_ns, FoundCode(name, action)) for ts_ns, name, action in codes] for key, codes in state.items()
         }
+
+
+def concerns_policy(event: Event) -> bool:
+    """Return whether an event says something of a host's hardware, so that a ladder counts it."""
+    return code_of_event(event) is not None or cause_of_event(event) is not None
 
 
 def code_of_event(event: Event) -> FoundCode | None:

@@ -20,6 +20,7 @@ from tocsin.pipeline.actions.policy.proposal import RepeatedCode, hosts_of, sign
 from tocsin.pipeline.actions.policy.reasons import PolicyReason
 from tocsin.pipeline.actions.policy.repeats import Repeats
 from tocsin.pipeline.actions.policy.steps import FailureSteps
+from tocsin.pipeline.actions.policy.unexplained import UnexplainedCodes, finding_of
 from tocsin.schemas.action_events import CheckResult
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
@@ -66,6 +67,7 @@ class PolicyLadder:
         self._failures = Repeats(_SAME_FAILURE_SECONDS)
         self._steps = FailureSteps(policy.forget_seconds)
         self._heard = HeardCodes()
+        self._unexplained = UnexplainedCodes()
         self._evicted_ns: dict[str, int] = {}
         self._climbers: dict[str, _Climber] = {}
         """Verdict id -> the verdict whose job climbs the steps of a rule."""
@@ -125,6 +127,17 @@ class PolicyLadder:
                 found.append(RepeatedCode(event.job, event.host, rule.again.kind, rule.name, event.ts_ns))
         return tuple(found)
 
+    def on_hardware(self, event: Event, now_ns: int) -> tuple[Proposal, ...]:
+        """Count an event of a host; what repetitions ask for is proposed by ``on_time`` unless a verdict does.
+
+        Args:
+            event: the event.
+            now_ns: the present time.
+        """
+        for repeated in self.on_event(event):
+            self._unexplained.add(repeated, now_ns)
+        return ()
+
     def on_action(self, action: Action, now_ns: int) -> tuple[Proposal, ...]:
         """Return what is to be done after an action ended: the next step, where a step is over and helped nobody.
 
@@ -167,9 +180,13 @@ class PolicyLadder:
         _keep(self._evicted_ns, _job_name(job), now_ns, _MOST_JOBS)
 
     def on_time(self, now_ns: int) -> tuple[Proposal, ...]:
-        """Forget what is too old to count; time alone asks for nothing."""
+        """Forget what is too old to count, and return what repeated codes ask for that no verdict told of meanwhile."""
         self._steps.forget(now_ns)
-        return ()
+        return tuple(
+            _proposal(finding_of(one, now_ns), one.kind, one.target, one.rule)
+            for one in self._unexplained.due(now_ns)
+            if not self._failures.is_told(f"{one.rule}/{one.job.cluster}/{one.host}", one.at_ns)
+        )
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as named parts; equal states give equal bytes."""
@@ -182,6 +199,7 @@ class PolicyLadder:
             "heard": self._heard.to_state(),
             "evicted_ns": self._evicted_ns,
             "climbers": climbers,
+            "unexplained": self._unexplained.to_state(),
         }
         return {_PART: dump_json(state, _PART, sort=False)}
 
@@ -202,6 +220,7 @@ class PolicyLadder:
             self._evicted_ns = dict(state["evicted_ns"])
             climbers = [_Climber(decode_verdict(text.encode()), failed) for text, failed in state["climbers"]]
             self._climbers = {one.verdict.verdict_id: one for one in climbers}
+            self._unexplained.load_state(state.get("unexplained", {}))
         except (AttributeError, KeyError, SchemaError, TypeError, ValueError) as error:
             raise SnapshotError(f"{_PART}: {error}") from error
 

@@ -83,6 +83,10 @@ class Repeats:
         since_ns = last_ns - int(within_seconds * NS_PER_SECOND)
         return sum(since_ns <= one.first_ns <= last_ns for one in spans)
 
+    def is_told(self, key: str, at_ns: int) -> bool:
+        """Return whether a verdict tells of an alert at about a time."""
+        return any(one.verdict_id and self._is_near(one, at_ns, at_ns) for one in self._spans.get(key, ()))
+
     def to_state(self) -> dict[str, list[list[Any]]]:
         """Return the alerts as JSON values."""
         return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tocsin.pipeline.kafka.fleet_work import FleetWork
     from tocsin.pipeline.kafka.topic_sink import Check
     from tocsin.schemas.action_events import MachineFacts
+    from tocsin.schemas.records import Record
 
 _ACTIONS: Final = "actions/"
 """Prefix of the state's parts that the controller of actions has."""
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     identity = StreamIdentity.of_config(signatures, time.time_ns())
     operators = OperatorChecker(CredentialStore(Path(args.credentials))) if args.credentials else None
     fleet = FleetWork(None, identity, check, is_from_beginning=args.from_beginning, operators=operators)
-    work = JoinedWork(fleet, _action_work(args, check, fleet), _ACTIONS)
+    work = JoinedWork(fleet, _action_work(args, check, fleet, identity.checked), _ACTIONS)
     run_active(args, settings, SeatConfig(args.topic_prefix, CONTROLLER_STATE, "controller", work.inputs), work)
     return 0
 
@@ -87,7 +88,9 @@ def _check_act(args: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}", "", f"{must} (needed with --act)")
 
 
-def _action_work(args: argparse.Namespace, check: Check | None, fleet: FleetWork) -> ActionWork:
+def _action_work(
+    args: argparse.Namespace, check: Check | None, fleet: FleetWork, check_record: Callable[[Record, bytes], object]
+) -> ActionWork:
     """Return the work of the controller of actions.
 
     Raises:
@@ -126,4 +129,4 @@ def _action_work(args: argparse.Namespace, check: Check | None, fleet: FleetWork
     def make() -> ActionController:
         return ActionController(config, PolicyLadder(policy))
 
-    return ActionWork(make, ActionParties(signer, checker, check), machines)
+    return ActionWork(make, ActionParties(signer, checker, check, check_record), machines)

@@ -21,7 +21,7 @@ from tocsin.schemas.action_events import (
 )
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
-from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
 from tocsin.schemas.verdicts import (
     ActionKind,
     Component,
@@ -58,6 +58,9 @@ class ScriptedLadder:
     def on_action(self, action: Action, now_ns: int) -> Sequence[Proposal]:
         self.ended.append(action)
         return () if self.after is None else self.after(action)
+
+    def on_hardware(self, event: Event, now_ns: int) -> Sequence[Proposal]:
+        return ()
 
     def on_check(self, check: CheckResult, now_ns: int) -> Sequence[Proposal]:
         return ()

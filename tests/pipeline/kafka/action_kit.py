@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tests.pipeline.actions.kit import CLUSTER, JOB, KINDS, LIVE, T0, ScriptedLadder
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.ladder import Ladder
 from tocsin.pipeline.identity.action_signatures import AckChecker, AckSigner, ActionChecker, ActionSigner
 from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.pipeline.kafka.action_work import ActionParties, ActionWork
@@ -20,7 +21,7 @@ from tocsin.schemas.actions import Action
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.credentials import Credential, Role
 from tocsin.schemas.job_key import JobKey
-from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, DEAD_LETTER, JOB_STATUS, NOTES_TAKEN, VERDICTS
+from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, DEAD_LETTER, EVENTS, JOB_STATUS, NOTES_TAKEN, VERDICTS
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind, Verdict
 
@@ -58,8 +59,9 @@ class ActionWorld:
         sent: all messages that were committed.
     """
 
-    def __init__(self, config: ControllerConfig = LIVE) -> None:
-        self.seats = MemorySeats((VERDICTS, JOB_STATUS, ACTION_ACKS, NOTES_TAKEN))
+    def __init__(self, config: ControllerConfig = LIVE, ladder: Callable[[], Ladder] = ScriptedLadder) -> None:
+        self.seats = MemorySeats((VERDICTS, JOB_STATUS, EVENTS, ACTION_ACKS, NOTES_TAKEN))
+        self.ladder = ladder
         self.config, self.now_ns, self.is_judging = config, T0, True
         self.sent: list[Output] = []
         self._seq = 0
@@ -71,7 +73,7 @@ class ActionWorld:
         self.seats.holder, seat.poll_count = seat, 10_000
         parties = ActionParties(ActionSigner(CONTROLLER), lambda: AckChecker(KEYS))
         self.work = ActionWork(
-            lambda: ActionController(self.config, ScriptedLadder()), parties, clock_ns=lambda: self.now_ns
+            lambda: ActionController(self.config, self.ladder()), parties, clock_ns=lambda: self.now_ns
         )
         self.work.begin(*seat.take_over())
 
@@ -109,9 +111,13 @@ class ActionWorld:
 
     def settle(self) -> None:
         """The engine and an executor have been heard, and what was to be read is read."""
-        self.tell(ExecutorHeard(CLUSTER, "slurm", KINDS, self.now_ns))
+        self.alive()
         self.tell(JobFacts(JOB, self.now_ns, hosts=HOSTS, spare_count=8))
         self.run(15)
+
+    def alive(self) -> None:
+        """The executor says that it lives."""
+        self.tell(ExecutorHeard(CLUSTER, "slurm", KINDS, self.now_ns))
 
     def judge(self, verdict: Verdict) -> None:
         """The job's operators tell a verdict line."""

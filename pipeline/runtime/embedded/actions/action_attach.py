@@ -86,6 +86,7 @@ def attach_actions(
     notes.listeners.append(take_note)
     requests = ActionRequests(follower, lambda: AckChecker(settings.credentials()), clock_ns, service.dead_letters.put)
     _allow(service, follower, requests)
+    service.engine.taps.append(follower.tap)
     service.attach(follower)
     return follower
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from tocsin.pipeline.actions.controller import ActionController
 from tocsin.pipeline.actions.life import LeftOutMessage
+from tocsin.pipeline.actions.policy.heard_codes import concerns_policy
+from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.identity.action_signatures import ActionSigner
 from tocsin.pipeline.runtime.embedded.actions.action_log import ActionLog, LogLine
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
@@ -20,7 +22,7 @@ from tocsin.schemas.action_codec import encode_action
 from tocsin.schemas.action_events import Ack, ActionEvent, EngineHeartbeat, EngineWay
 from tocsin.schemas.actions import Action
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, Event
 from tocsin.schemas.verdicts import ActionKind, Verdict
 
 _LOG = logging.getLogger("tocsin.actions")
@@ -106,6 +108,7 @@ class ActionFollower:
         self._hooks = hooks or ActionHooks()
         self.requests: Mapping[str, Handler] = {}
         self._waiting: deque[_Told] = deque()
+        self._events: list[Event] = []
         self._unwritten: list[Action] = []
         self._written_ns = 0
         self._pruned_ns = 0
@@ -130,6 +133,11 @@ class ActionFollower:
             )
         return told.is_taken
 
+    def tap(self, bundle: SliceBundle) -> None:
+        """Keep what hosts reported of their hardware in one second for the controller; add it to the engine's taps."""
+        events = [one for one in bundle.fast.records if isinstance(one, Event) and concerns_policy(one)]
+        self._events += events[: max(0, _MOST_WAITING - len(self._events))]
+
     def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> Sequence[Verdict]:
         """Take the lines of one tick; return none.
 
@@ -146,10 +154,13 @@ class ActionFollower:
         taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
         for told in taken:
             found += self._take(told.message, present_ns)
+        events, self._events = self._events, []
+        for event in events:
+            found += controller.on_hardware(event, present_ns)
         for verdict in verdicts:
             found += controller.on_verdict(verdict, present_ns)
         found += controller.on_time(present_ns)
-        is_due = bool(found or taken or verdicts) or present_ns - self._written_ns >= _WRITE_NS
+        is_due = bool(found or taken or verdicts or events) or present_ns - self._written_ns >= _WRITE_NS
         if is_due and self._write(present_ns):
             for told in taken:
                 told.is_taken.set()

@@ -11,6 +11,7 @@ from typing import Any
 from tests.pipeline.actions.kit import CLUSTER, KINDS, LIVE, T0, ScriptedLadder
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.ladder import Ladder
 from tocsin.pipeline.identity.action_signatures import AckChecker, AckSigner, ActionChecker, ActionSigner
 from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.pipeline.runtime.embedded.actions.action_follower import ActionFollower, ActionHooks
@@ -40,6 +41,7 @@ class Acting:
         config: settings of the controller.
         now_ns: the present time.
         is_settled: whether the engine has judged for long enough.
+        ladder: the policy.
         rows: changes that were told for the database.
         letters: dead letters.
         acks: executors' messages that had an effect.
@@ -50,6 +52,7 @@ class Acting:
     config: ControllerConfig = LIVE
     now_ns: int = T0
     is_settled: bool = True
+    ladder: Ladder = field(default_factory=ScriptedLadder)
     rows: list[Action] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
@@ -65,7 +68,7 @@ class Acting:
             lambda _, why: self.left_out.append(why.reason.value),
             lambda _: self.is_settled,
         )
-        controller = ActionController(self.config, ScriptedLadder())
+        controller = ActionController(self.config, self.ladder)
         self.log = ActionLog(self.folder / "actions.db")
         self.follower = ActionFollower(controller, self.log, ActionSigner(CONTROLLER_KEY), lambda: self.now_ns, hooks)
         self.requests = ActionRequests(
