@@ -197,7 +197,8 @@ class ExecutorCore:
     def may_make(self, task: Task, now_ns: int) -> bool:
         """Return whether an effect may be begun; to be asked right before it.
 
-        Not after the lease, not after a pause since the look, and not if the controller said something else meanwhile.
+        Not after the lease, not after a pause since the look, not if the controller said something else meanwhile, and
+        no first effect after the deadline.
         """
         now_ns = self._advance(now_ns)
         held = self._held.get(task.action.action_id)
@@ -209,6 +210,7 @@ class ExecutorCore:
             and held.action.state in _MAY_CHANGE
             and self._is_mine(held.action, now_ns)
             and now_ns < task.until_ns
+            and (held.look.stage is not Stage.UNTOUCHED or now_ns < held.action.deadline_ns)
             and now_ns - held.look_ns <= _ns(self._config.fresh_seconds)
         )
 

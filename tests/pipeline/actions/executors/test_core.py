@@ -93,6 +93,17 @@ def test_an_effect_is_begun_right_after_its_look_or_not_at_all(seconds: float, m
     assert core.may_make(task_of(core, 0), at(seconds)) is may
 
 
+def test_no_first_effect_is_made_after_the_deadline_that_passed_since_the_look() -> None:
+    core, begun = core_of(), Look(Stage.BEGUN, ExecutorReason.NEXT_EFFECT_DUE, "second", effects=("first",))
+    core.on_action(held_by("e1", ActionState.STARTED, deadline_ns=at(2)), at(0))
+    core.on_look(task_of(core, 1), UNTOUCHED, at(1))
+    effect = task_of(core, 1)
+    assert [core.may_make(effect, at(seconds)) for seconds in (1.9, 2)] == [True, False]
+    core.on_dropped(effect, at(2))
+    core.on_look(task_of(core, 3), begun, at(3))
+    assert core.may_make(task_of(core, 3), at(3)), "what is begun goes on"
+
+
 def test_an_effect_that_could_end_after_the_lease_is_not_begun() -> None:
     core = core_of(fresh_seconds=1000.0)
     core.on_action(held_by("e1", ActionState.STARTED), at(0))
