@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from tests.collectors.peer import wait_until
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.cluster.process import Child, Program
-from tocsin.cli.drill.processes import running_members
+from tocsin.cli.processes import running_members
 from tocsin.schemas.errors import EngineError
 
 

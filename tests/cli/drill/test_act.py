@@ -6,26 +6,47 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]  # some 40 s on idle cores
+pytestmark = pytest.mark.drill
 
 
-def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happened() -> None:
-    command = [sys.executable, "-m", "tocsin", "drill", "--act", "--json", "--kind", "freeze", "--ranks", "4"]
+def drill(*flags: str, seconds: float) -> tuple[dict[str, Any], str]:
+    """Freeze a rank of a job of four; return what the drill prints and what it says."""
+    command = [sys.executable, "-m", "tocsin", "drill", "--act", "--json", "--kind", "freeze", "--ranks", "4", *flags]
     for _ in range(2):
-        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=140, check=False)
+        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=seconds, check=False)
         if "unattributed in the ledger" not in done.stderr:
             break  # else the machine was so busy that a second of steps came too late: once more
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout), done.stderr
+
+
+def check(found: dict[str, Any]) -> None:
+    """Check that the right rank was named, and that the job went on as if nothing had happened."""
     assert found["named"] == found["struck"]
     assert (found["kind"], found["left_out"]) == ("restart", [])
     assert found["checkpoint_step"] >= 20
     assert found["equal_steps"] >= 50
-    table = [line.split()[2:] for line in done.stderr.splitlines()]
+
+
+@pytest.mark.timeout(500)  # some 45 s on idle cores
+def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happened() -> None:
+    found, said = drill(seconds=240)
+    check(found)
+    assert "a forged restart is refused by the job controller: unknown_key" in said
+    table = [line.split()[2:] for line in said.splitlines()]
     rows = {row[0]: [float(one.rstrip("s")) for one in row[1:]] for row in table if len(row) == 4 and row[1][-1] == "s"}
     assert {"productive", "recomputed", "start_up", "detection", "diagnosis", "scheduling"} <= set(rows)
     assert all(abs(between) <= 1.0 for _, _, between in rows.values()), rows
     assert rows["unattributed"][0] <= 0.01 * rows["wall"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_over_a_real_kafka_the_controller_s_word_reaches_the_job_as_well() -> None:
+    found, said = drill("--kafka", seconds=600)
+    check(found)
+    assert "a forged restart is refused by the job controller: unknown_key" in said

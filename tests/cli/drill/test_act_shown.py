@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
+from tocsin.cli.drill import add_arguments
 from tocsin.cli.drill.act.command import WANTED, plan_of
 from tocsin.cli.drill.act.settings import CHECKPOINT_STEPS
+from tocsin.cli.drill.command import check
 from tocsin.cli.drill.faults import KINDS
 from tocsin.cli.drill.judge import Heard
 from tocsin.cli.drill.lines import verdict_texts
 from tocsin.cli.drill.plan import make_plan
+from tocsin.schemas.errors import ConfigError
 
 LINE = {"update": 0, "evidence": (), "action": "restart", "reason": "process_stopped_peers_wait"}
 
@@ -27,3 +32,21 @@ def test_a_drill_that_acts_strikes_between_its_first_checkpoint_and_the_third(ki
         plan = plan_of(kind, seed, 4)
         assert CHECKPOINT_STEPS < plan.onset_step < 3 * CHECKPOINT_STEPS
         assert plan.rank == make_plan(KINDS[kind], seed, 4).rank
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--kafka"], "--kafka"),
+        (["--json"], "--json"),
+        (["--act", "--demo"], "--demo"),
+        (["--act", "--all"], "--all"),
+        (["--act", "--kind", "nan"], "--kind"),
+    ],
+)
+def test_flags_that_a_drill_cannot_follow_are_named(flags: list[str], name: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(ConfigError, match=name):
+        check(parser.parse_args(flags))
+    check(parser.parse_args(["--act", "--kafka", "--json", "--kind", "host_down"]))

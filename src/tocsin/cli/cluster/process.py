@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tocsin.cli.drill import watchdog
-from tocsin.cli.drill.processes import running_members
+from tocsin.cli import watchdog
+from tocsin.cli.processes import running_members
 from tocsin.schemas.errors import EngineError
 
 _LOOK_SECONDS: Final = 0.05

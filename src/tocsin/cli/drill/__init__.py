@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "let the engine act: the job trains again by a signed action (docs/actions.md); with --kind freeze or host_down"
     )
     parser.add_argument("--act", action="store_true", help=text)
+    text = "with --act: the distributed engine acts (Kafka, Flink, ClickHouse; Java 17), not an embedded one"
+    parser.add_argument("--kafka", action="store_true", help=text)
     text = "with --act: one JSON object, after a comparison with an undisturbed run from the same checkpoint"
     parser.add_argument("--json", action="store_true", help=text)
     parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")

@@ -54,6 +54,8 @@ def check(args: argparse.Namespace) -> None:
         raise ConfigError("--healthy-minutes", args.healthy_minutes, "used with --kind none only")
     if args.json and not args.act:
         raise ConfigError("--json", args.json, "used with --act only")
+    if args.kafka and not args.act:
+        raise ConfigError("--kafka", args.kafka, "used with --act only")
     if args.act:
         _check_act(args)
     if args.report is not None:

@@ -28,11 +28,11 @@ from tocsin.cli.drill.faults import KINDS
 from tocsin.cli.drill.judge import Heard, judge
 from tocsin.cli.drill.lines import PlainLines, Rates, ShownJob, rates_text, verdict_texts
 from tocsin.cli.drill.plan import make_plan
-from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.runner import DrillGround
 from tocsin.cli.drill_mark import leave_drill_mark
 from tocsin.cli.ettr import render
 from tocsin.cli.paths import control_socket
+from tocsin.cli.processes import ProcessGroup
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.schemas.errors import TocsinError
 
@@ -148,7 +148,8 @@ def _act(args: argparse.Namespace, kind: str, data: Path, watcher: _Watcher) -> 
     processes = ProcessGroup(keep_folder=args.keep)
     watcher.client = ControlClient(control_socket(data), timeout_seconds=10.0)
     try:
-        found = acting.carry_out(plan, processes, data, watcher, compares=False)
+        ground = acting.embedded(plan, processes, data, watcher)
+        found = acting.carry_out(plan, processes, ground, watcher, compares=False)
         rows = _rows(data, (_QUERY, _ACTIONS))
     finally:
         processes.close()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.cli.drill.judge import Heard
-from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.tokens import DrillTokens
 from tocsin.cli.paths import control_socket
+from tocsin.cli.processes import ProcessGroup
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
 from tocsin.schemas.errors import EngineError, TocsinError
 

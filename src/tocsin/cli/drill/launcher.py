@@ -23,10 +23,10 @@ from tocsin.cli.drill.faults import Outside
 from tocsin.cli.drill.judge import host_name
 from tocsin.cli.drill.plan import DrillPlan
 from tocsin.cli.drill.preload import GROUP_VARIABLE
-from tocsin.cli.drill.processes import kill_quietly
 from tocsin.cli.drill.rank import main as rank_main
 from tocsin.cli.drill.rank_config import CheckpointPlan, RankConfig, StepTimes
 from tocsin.cli.drill.result import RankExit
+from tocsin.cli.processes import kill_quietly
 from tocsin.collectors.exec.command import send_exit
 
 CLUSTER = "drill"

@@ -16,11 +16,11 @@ from tocsin.cli.drill.judge import Answer, Heard, VerdictLine, accused, is_live,
 from tocsin.cli.drill.launcher import DrillJob, warm_up
 from tocsin.cli.drill.lines import ShownJob
 from tocsin.cli.drill.plan import DrillPlan
-from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.recording import DrillRecording
 from tocsin.cli.drill.result import DrillResult
 from tocsin.cli.drill.strike import Strike
 from tocsin.cli.drill_mark import leave_drill_mark
+from tocsin.cli.processes import ProcessGroup
 
 _START_SECONDS = 90.0
 _STALL_SECONDS = 60.0

@@ -13,7 +13,7 @@ from tocsin.cli.drill.engine import DrillError
 from tocsin.cli.drill.faults import Outside, Target
 from tocsin.cli.drill.launcher import DrillJob
 from tocsin.cli.drill.orders import OrderKind
-from tocsin.cli.drill.processes import signal_quietly
+from tocsin.cli.processes import signal_quietly
 
 _THROTTLE_PERIOD_SECONDS = 0.1
 _OBEY_SECONDS = 20.0

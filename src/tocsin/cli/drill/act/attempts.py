@@ -15,8 +15,8 @@ from tocsin.cli.drill.engine import DrillError
 from tocsin.cli.drill.faults import KINDS
 from tocsin.cli.drill.launcher import Attempt, DrillJob
 from tocsin.cli.drill.plan import make_plan
-from tocsin.cli.drill.processes import kill_quietly
 from tocsin.cli.drill.rank_config import CheckpointPlan, StepTimes
+from tocsin.cli.processes import kill_quietly
 
 _COMPARED_STEPS: Final = 60
 """Steps of the undisturbed run."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.cli.drill.act.drill import ActingDrill, ActOnlooker, LedgerCheck
-from tocsin.cli.drill.act.ground import SPARE_COUNT, EmbeddedGround
+from tocsin.cli.drill.act.ground import SPARE_COUNT, ActGround, EmbeddedGround
 from tocsin.cli.drill.act.outcome import ActOutcome, json_line, outcome_text, what_is_wrong
 from tocsin.cli.drill.act.settings import CHECKPOINT_STEPS, JOB_ID
 from tocsin.cli.drill.act.truth import comparison_text, ledger_seconds
@@ -17,8 +17,8 @@ from tocsin.cli.drill.faults import KINDS
 from tocsin.cli.drill.judge import Heard, host_name
 from tocsin.cli.drill.lines import PlainLines
 from tocsin.cli.drill.plan import DrillPlan, make_plan
-from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.ettr import render
+from tocsin.cli.processes import ProcessGroup
 
 WANTED: Final = {"freeze": "restart", "host_down": "evict"}
 """Kind of drill -> kind of the action that is right."""
@@ -49,27 +49,63 @@ def plan_of(kind: str, seed: int, rank_count: int) -> DrillPlan:
     return replace(plan, onset_step=CHECKPOINT_STEPS + 4 + plan.onset_step % CHECKPOINT_STEPS)
 
 
+def hosts_of(plan: DrillPlan) -> tuple[str, ...]:
+    """Return the hosts that a drill's job may use, spare ones last."""
+    return tuple(host_name(rank) for rank in range(plan.rank_count + SPARE_COUNT))
+
+
+def embedded(plan: DrillPlan, processes: ProcessGroup, data: Path, onlooker: ActOnlooker) -> ActGround:
+    """Start an embedded engine that acts.
+
+    Args:
+        plan: whom the drill strikes, when and how.
+        processes: all processes of the drill.
+        data: folder of the engine's data.
+        onlooker: is told what happens.
+    """
+    onlooker.say("the drill's engine acts at once: --act --hold 0 0 (else an eviction waits for 300 s after a start)")
+    return EmbeddedGround(processes, data, hosts_of(plan), onlooker.heard)
+
+
+def distributed(plan: DrillPlan, processes: ProcessGroup, onlooker: ActOnlooker) -> ActGround:
+    """Start broker, Flink, ClickHouse and a controller that acts, and wait until they run.
+
+    Args:
+        plan: whom the drill strikes, when and how.
+        processes: all processes of the drill.
+        onlooker: is told what happens.
+
+    Raises:
+        DrillError: they do not start.
+    """
+    from tocsin.cli.drill.act.kafka_ground import KafkaGround  # Kafka's client: only here
+
+    onlooker.say("starting broker, Flink, ClickHouse and the controller of actions (up to two minutes)")
+    ground = KafkaGround(processes, hosts_of(plan), onlooker.heard)
+    ground.wait_until_ready()
+    onlooker.say("they run")
+    return ground
+
+
 def carry_out(
-    plan: DrillPlan, processes: ProcessGroup, data: Path, onlooker: ActOnlooker, *, compares: bool
+    plan: DrillPlan, processes: ProcessGroup, ground: ActGround, onlooker: ActOnlooker, *, compares: bool
 ) -> ActReport:
     """Run a drill that acts, and check what became of it.
 
     Args:
         plan: whom to strike, when and how.
         processes: all processes of the drill; the caller closes them.
-        data: folder of the engine's data.
+        ground: the engine.
         onlooker: is told what happens.
         compares: whether an undisturbed run follows, to compare losses.
 
     Raises:
         DrillError: the drill could not be carried out.
     """
-    onlooker.say("the drill's engine acts at once: --act --hold 0 0 (else an eviction waits for 300 s after a start)")
-    hosts = tuple(host_name(rank) for rank in range(plan.rank_count + SPARE_COUNT))
-    ground = EmbeddedGround(processes, data, hosts, onlooker.heard)
-    drill = ActingDrill(plan, processes, ground, onlooker, hosts, compares=compares)
+    drill = ActingDrill(plan, processes, ground, onlooker, hosts_of(plan), compares=compares)
     outcome = drill.run()
     ledger = None if outcome.seconds is None else drill.check_ledger()
+    ground.close()
     wrong = what_is_wrong(outcome, WANTED[plan.kind.name])
     return ActReport(drill.onset_ns, tuple(ground.heard()), outcome, ledger, wrong)
 
@@ -81,12 +117,17 @@ def run(args: argparse.Namespace) -> int:
     processes = ProcessGroup(keep_folder=args.keep)
     try:
         lines.say("starting engine, executor and job controller (torch takes some seconds)")
-        found = carry_out(plan, processes, processes.folder / "data", lines, compares=args.json)
+        data = processes.folder / "data"
+        ground = distributed(plan, processes, lines) if args.kafka else embedded(plan, processes, data, lines)
+        found = carry_out(plan, processes, ground, lines, compares=args.json)
     finally:
         processes.close()
     wrong = found.wrong
     if found.ledger is not None:
-        wrong = wrong or found.ledger.wrong
+        if args.kafka:
+            lines.say("the ledger in Flink does not hear of actions: what they took is unattributed there")
+        else:
+            wrong = wrong or found.ledger.wrong
         table = comparison_text(ledger_seconds(found.ledger.accounts), found.ledger.truth)
         for line in (*render(found.ledger.accounts, JOB_ID).splitlines(), *table):
             lines.say(line)

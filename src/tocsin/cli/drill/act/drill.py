@@ -31,8 +31,8 @@ from tocsin.cli.drill.engine import DrillError
 from tocsin.cli.drill.faults import Outside
 from tocsin.cli.drill.judge import accused
 from tocsin.cli.drill.plan import DrillPlan
-from tocsin.cli.drill.processes import ProcessGroup
 from tocsin.cli.drill.runner import Onlooker
+from tocsin.cli.processes import ProcessGroup
 from tocsin.schemas.verdicts import VerdictState
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from tocsin.cli.drill.act.settings import JOB_ID
 from tocsin.cli.drill.engine import DrillEngine, VerdictEar
 from tocsin.cli.drill.judge import Heard
 from tocsin.cli.drill.launcher import CLUSTER
-from tocsin.cli.drill.processes import ProcessGroup
+from tocsin.cli.processes import ProcessGroup
 from tocsin.pipeline.identity.message_signatures import new_signing_key
 from tocsin.pipeline.stores.ettr_queries import ettr_query
 from tocsin.schemas.credential_store import change, write_credentials
@@ -37,7 +37,7 @@ class ActGround(Protocol):
     keys_file: Path
 
     def wait_until_ready(self) -> None:
-        """Wait until it takes records; raise DrillError if it does not."""
+        """Wait until it takes records, once; raise DrillError if it does not."""
         ...
 
     def start_executor(self, url: str) -> None:
@@ -50,6 +50,10 @@ class ActGround(Protocol):
 
     def accounts(self) -> list[dict[str, Any]]:
         """Return the ledger's account of each attempt."""
+        ...
+
+    def close(self) -> None:
+        """End in order what has to; the drill kills the rest."""
         ...
 
 
@@ -89,6 +93,8 @@ class EmbeddedGround:
         Raises:
             DrillError: it does not start.
         """
+        if self._ear is not None:
+            return
         self._engine.wait_until_ready()
         self._ear = VerdictEar(self._engine.control, self._on_line)
 
@@ -114,6 +120,9 @@ class EmbeddedGround:
         """Return the ledger's account of each attempt."""
         with database(self._engine.data_folder) as ask:
             return [json.loads(line) for line in ask(ettr_query(JOB_ID), "JSONEachRow").splitlines()]
+
+    def close(self) -> None:
+        """Do nothing: the engine may be killed."""
 
     def _issue_executor(self) -> Path:
         """Make the executor's key pair, known to the engine; return its file."""

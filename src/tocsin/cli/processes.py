@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
-from tocsin.cli.drill import watchdog
+from tocsin.cli import watchdog
 
 _END_SECONDS = 5.0
 
