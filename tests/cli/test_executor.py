@@ -6,6 +6,7 @@ import argparse
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -20,6 +21,7 @@ from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.pipeline.lab.testing import JobShape
 from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Action
 from tocsin.schemas.credential_store import write_credentials
 from tocsin.schemas.credentials import Credential, Role
 from tocsin.schemas.errors import ConfigError, TargetRefusedError
@@ -67,6 +69,28 @@ def test_a_fault_is_carried_out_to_its_end(life: ActingLife) -> None:
     assert not client.troubles
     told = list(dict.fromkeys(one.state for one in life.changes if one.action.kind is ActionKind.RESTART))
     assert told == [ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE]
+
+
+def test_a_target_that_shows_proposals_is_told_of_every_state(life: ActingLife) -> None:
+    class ShowingTarget(StepTarget):
+        shown: ClassVar[list[ActionState]] = []
+        turns: ClassVar[list[int]] = []
+
+        def on_action(self, action: Action) -> None:
+            if action.kind is not ActionKind.NOTIFY:
+                self.shown.append(action.state)
+
+        def on_time(self) -> None:
+            self.turns.append(len(self.shown))
+
+    target = ShowingTarget([0], frozenset())  # it does no kind itself
+    client = _client(life, target)
+    client.step()
+    life.job.kill(3)
+    life.run(10)
+    _go_on(life, client, 3)
+    assert target.shown[0] is ActionState.APPROVED
+    assert target.turns[-1] == len(target.shown)
 
 
 def test_actions_of_a_controller_that_is_not_known_are_not_done(life: ActingLife) -> None:

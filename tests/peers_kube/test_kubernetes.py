@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.pipeline.actions.executors.kube_cases import KubeCases
+from tests.pipeline.actions.executors.kube_device_cases import DeviceCases
 from tests.pipeline.actions.executors.kube_lease_cases import LeaseCases
 
 
@@ -12,3 +13,7 @@ class TestRealKubernetes(KubeCases):
 
 class TestRealLease(LeaseCases):
     """Replicas on a real API server."""
+
+
+class TestRealDevices(DeviceCases):
+    """Rules on a real API server."""

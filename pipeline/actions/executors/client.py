@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.signed_actions import SignedAction, SignedActions
-from tocsin.pipeline.actions.executors.target import TargetSystem
+from tocsin.pipeline.actions.executors.target import ShowsProposals, TargetSystem
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
 from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 from tocsin.schemas.action_codec import encode_ack, encode_event
@@ -114,6 +114,7 @@ class ExecutorClient:
         self._clock_ns = clock_ns
         self.signed = SignedActions() if signed is None else signed
         self._cores = [ExecutorCore(config) for config in configs]
+        self._proposals = target if isinstance(target, ShowsProposals) else None
         self._workers = [ExecutorWorker(core, target, clock_ns, self._say) for core in self._cores]
         self._waiting: deque[dict[str, str]] = deque()
         self._after = 0
@@ -134,6 +135,8 @@ class ExecutorClient:
                 self._put(ExecutorHeard(config.cluster, self.name, tuple(sorted(config.kinds)), now_ns))
         if not self.exchange():
             return
+        if self._proposals is not None:
+            self._proposals.on_time()
         for worker in self._workers:
             worker.work()
         if self._waiting:
@@ -193,6 +196,9 @@ class ExecutorClient:
 
     def _tell_core(self, one: SignedAction) -> None:
         self.signed.put(one)
+        is_known = one.action.target.job.cluster in {config.cluster for config in self._configs}
+        if self._proposals is not None and is_known:
+            self._proposals.on_action(one.action)
         for core in self._cores:
             self._say(core.on_action(one.action, self._clock_ns()))
 

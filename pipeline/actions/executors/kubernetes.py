@@ -7,12 +7,14 @@ takes the job's pods from the machine as far as disruption budgets allow; the jo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 from tocsin.pipeline.actions.executors.kubernetes_cluster import KubernetesCluster
+from tocsin.pipeline.actions.executors.kubernetes_devices import DeviceRules
 from tocsin.pipeline.actions.executors.kubernetes_marks import (
     CONDITION,
     CORDON,
@@ -30,9 +32,10 @@ from tocsin.pipeline.actions.executors.looks import joined
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.target import Look, Stage
 from tocsin.schemas.actions import Action, Machine
-from tocsin.schemas.errors import TargetRefusedError
+from tocsin.schemas.errors import TargetError, TargetRefusedError
 from tocsin.schemas.verdicts import ActionKind
 
+_LOG = logging.getLogger("tocsin.executor")
 KINDS: Final = frozenset({ActionKind.DRAIN, ActionKind.EVICT})
 """What Kubernetes can do."""
 _TAKEN: Final = (ExecutorReason.DRAINED_BY_SOMEBODY, ExecutorReason.HELD_BY_OTHER_ACTION)
@@ -58,16 +61,20 @@ class KubernetesTarget:
         kinds: kinds of actions that it can do.
     """
 
-    def __init__(self, settings: KubernetesTargetConfig, cluster: KubernetesCluster) -> None:
+    def __init__(
+        self, settings: KubernetesTargetConfig, cluster: KubernetesCluster, devices: DeviceRules | None = None
+    ) -> None:
         """Ask nothing yet.
 
         Args:
             settings: settings.
             cluster: asks Kubernetes.
+            devices: the rules for single devices, None: there are none.
         """
         self.kinds = settings.kinds
         self._settings = settings
         self._cluster = cluster
+        self._devices = devices
         self._steps: Mapping[str, Callable[[Action, Machine, KubeNode], None]] = MappingProxyType(
             {
                 "hold": self._hold,
@@ -84,10 +91,11 @@ class KubernetesTarget:
         if action.kind not in self.kinds:
             return Look(Stage.REFUSED, ExecutorReason.KIND_NOT_DONE_HERE)
         machines = self._on_nodes(action)
-        if action.kind is ActionKind.DRAIN:
-            return joined([self._look_at_drain(action, one) for one in machines])
-        nodes = joined([self._look_at_evict(action, one) for one in machines])
-        if nodes.stage is not Stage.DONE:
+        look_at = self._look_at_drain if action.kind is ActionKind.DRAIN else self._look_at_evict
+        nodes = joined([look_at(action, one) for one in machines])
+        if nodes.stage is Stage.DONE and self._devices is not None:
+            nodes = self._devices.look(action, nodes, self._node_of, self._cluster.now_ns())
+        if nodes.stage is not Stage.DONE or action.kind is ActionKind.DRAIN:
             return nodes
         looks = [look_at_pods(self._cluster, action, one, self._owner_of(action, one)) for one in machines]
         due = [one for one in looks if one.step]  # a machine that is held up holds up no other
@@ -101,10 +109,32 @@ class KubernetesTarget:
             found = self._look_back_at(action, machine)
             if found.stage is not Stage.DONE:
                 return found
+        if self._devices is not None and self._devices.is_there(action, self._cluster.now_ns()):
+            return Look(Stage.BEGUN, ExecutorReason.NEXT_EFFECT_DUE, "take_device")
         return found
+
+    def on_action(self, action: Action) -> None:
+        """See ``ShowsProposals.on_action``."""
+        if self._devices is not None:
+            self._devices.on_action(action)
+
+    def on_time(self) -> None:
+        """See ``ShowsProposals.on_time``."""
+        if self._devices is None:
+            return
+        try:
+            self._devices.compare(self._node_of, self._cluster.now_ns())
+        except TargetError as error:
+            _LOG.warning("proposals are not shown", extra={"reason": error.reason, "error": str(error)})
 
     def make(self, action: Action, look: Look) -> None:
         """See ``TargetSystem.make``."""
+        if self._devices is not None and look.step in ("device", "take_device"):
+            if look.step == "device":
+                self._devices.put(action, self._node_of, self._cluster.now_ns())
+            else:
+                self._devices.take(action)
+            return
         machine = next(one for one in self._on_nodes(action) if one.host == look.host)
         node = self._cluster.node(look.host)
         if node is None:

@@ -18,6 +18,8 @@ from tocsin.schemas.actions import Action
 PREFIX: Final = "tocsin.dev/action-"
 TAINT: Final = "tocsin.dev/training-fault-suspected"
 CONDITION: Final = "TrainingFaultSuspected"
+MARKED: Final = "tocsin.dev/action"
+"""Label of whole objects that an action made."""
 CORDON: Final = "cordon"
 TAINTED: Final = "taint"
 _ID = re.compile(r"[0-9a-f]{32}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.schemas.actions import Action
@@ -93,4 +93,17 @@ class TargetSystem(Protocol):
             TargetAwayError: no answer; the effect may have been made.
             TargetRefusedError: the system refused it.
         """
+        ...
+
+
+@runtime_checkable
+class ShowsProposals(Protocol):
+    """A system that shows what is only proposed."""
+
+    def on_action(self, action: Action) -> None:
+        """Take one change of an action, whatever its state. Nothing is asked or changed by this."""
+        ...
+
+    def on_time(self) -> None:
+        """Show what was proposed since, and take away what nobody will do. A failure is logged, and tried again."""
         ...

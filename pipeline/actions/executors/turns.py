@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
-from tocsin.pipeline.actions.executors.target import Look, TargetSystem
+from tocsin.pipeline.actions.executors.target import Look, ShowsProposals, TargetSystem
 from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import TargetAwayError
 
@@ -62,3 +62,13 @@ class TurnTarget:
         if not self._turn.is_mine():
             raise TargetAwayError("another replica of this executor acts", ExecutorReason.ANOTHER_REPLICA)
         self._target.make(action, look)
+
+    def on_action(self, action: Action) -> None:
+        """See ``ShowsProposals.on_action``."""
+        if isinstance(self._target, ShowsProposals):
+            self._target.on_action(action)
+
+    def on_time(self) -> None:
+        """See ``ShowsProposals.on_time``."""
+        if isinstance(self._target, ShowsProposals) and self._turn.is_mine():
+            self._target.on_time()

@@ -233,11 +233,13 @@ def _kubernetes(args: argparse.Namespace, _signed: SignedActions) -> TargetSyste
     from tocsin.pipeline.actions.executors.kubernetes import KubernetesTarget, KubernetesTargetConfig
     from tocsin.pipeline.actions.executors.kubernetes_api import KubernetesApi, settings_of
     from tocsin.pipeline.actions.executors.kubernetes_cluster import KubernetesCluster
+    from tocsin.pipeline.actions.executors.kubernetes_devices import DeviceRules
     from tocsin.pipeline.actions.executors.slurm_nodes import read_node_map
 
     nodes = read_node_map(args.node_map) if args.node_map else {}
     api = KubernetesApi(settings_of(args.kubeconfig, args.context), _COMMAND_SECONDS / 3)
-    return KubernetesTarget(KubernetesTargetConfig(node_of_host=nodes), KubernetesCluster(api, time.time_ns))
+    settings = KubernetesTargetConfig(node_of_host=nodes)
+    return KubernetesTarget(settings, KubernetesCluster(api, time.time_ns), DeviceRules(api))
 
 
 def _nvsentinel_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ _ANSWERS = Path(__file__).parent / "kube_answers"
 _EVICTION = re.compile(r"(/api/v1/namespaces/[^/]+/pods/[^/]+)/eviction")
 _IN_NAMESPACE = re.compile(r"/namespaces/[^/]+")
 _MERGED_BY = {"conditions": "type"}
+_LISTS = ("/nodes", "/pods", "/v1beta2/devicetaintrules", "/v1/resourceslices")
 _MADE = "2026-11-27T02:00:00Z"
 _GRACE_NS = 30 * NS_PER_SECOND
 
@@ -46,6 +47,7 @@ class FakeKube:
         lost: number of its change whose answer is lost, from 1; 0 for none.
         is_away_after_it: whether it gets no answer from then on.
         is_away: it gets no answer.
+        forbidden: begins of paths that it may not call.
         expired: tokens that are not known any more.
     """
 
@@ -55,6 +57,7 @@ class FakeKube:
         self.lost = 0
         self.is_away_after_it = False
         self.is_away = False
+        self.forbidden: tuple[str, ...] = ()
         self.expired: set[str] = set()
         self._numbers = itertools.count(1)
 
@@ -63,7 +66,7 @@ class FakeKube:
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         if token not in (ADMIN, EXECUTOR, NOBODY) or token in self.expired:
             raise RefusedError("unauthorized")
-        if token == NOBODY:
+        if token == NOBODY or (token == EXECUTOR and parts.path.startswith(self.forbidden)):
             raise RefusedError("forbidden")
         if token == EXECUTOR and method != "GET" and "dryRun" not in query:
             self.effects.append(f"{method} {parts.path}")
@@ -72,7 +75,7 @@ class FakeKube:
     def _get(self, path: str, query: Mapping[str, str], _body: object) -> tuple[int, dict[str, Any]]:
         if path in self.objects:
             return 200, self.objects[path]
-        if path.endswith(("/nodes", "/pods")):
+        if path.endswith(_LISTS):
             items = [one for key, one in self.objects.items() if _IN_NAMESPACE.sub("", key).rpartition("/")[0] == path]
             return 200, {"kind": "List", "items": [one for one in items if _is_wanted(one, query)]}
         raise RefusedError("not_found")
@@ -146,9 +149,10 @@ class FakeKube:
 def _is_wanted(one: Mapping[str, Any], query: Mapping[str, str]) -> bool:
     """Whether an object fits the selectors."""
     node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
-    name, _, value = query.get("labelSelector", "").partition("=")
+    name, is_equal, value = query.get("labelSelector", "").partition("=")
     is_there = not node or one.get("spec", {}).get("nodeName") == node
-    return is_there and (not name or one["metadata"].get("labels", {}).get(name) == value)
+    labels = one["metadata"].get("labels", {})
+    return is_there and (not name or (labels.get(name) == value if is_equal else name in labels))
 
 
 def _merge(into: dict[str, Any], patch: Mapping[str, Any]) -> None:

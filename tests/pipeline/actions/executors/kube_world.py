@@ -12,6 +12,8 @@ from kubernetes import client
 from tocsin.pipeline.actions.executors.kubernetes import KubernetesTarget, KubernetesTargetConfig
 from tocsin.pipeline.actions.executors.kubernetes_api import MERGE, KubernetesApi
 from tocsin.pipeline.actions.executors.kubernetes_cluster import KubernetesCluster
+from tocsin.pipeline.actions.executors.kubernetes_devices import DeviceRules
+from tocsin.pipeline.actions.executors.kubernetes_marks import TAINT
 from tocsin.schemas.errors import TargetError
 
 ADMIN, EXECUTOR, NOBODY = "admin-token", "executor-token", "nobody-token"
@@ -41,6 +43,7 @@ class KubeWorld:
     clock_ns: list[int] = field(default_factory=lambda: [0])
     is_real: bool = True
     budgets: str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    rule_path: str = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
     _made: list[str] = field(default_factory=list)
     _apis: dict[str, KubernetesApi] = field(default_factory=dict)
 
@@ -55,7 +58,7 @@ class KubeWorld:
 
     def target(self, token: str = EXECUTOR) -> KubernetesTarget:
         """The executor's target."""
-        return KubernetesTarget(KubernetesTargetConfig(), self.cluster(token))
+        return KubernetesTarget(KubernetesTargetConfig(), self.cluster(token), DeviceRules(self.api(token)))
 
     def add_node(self, name: str, *, boot_id: str = "boot-1", labels: Mapping[str, str] | None = None) -> str:
         """Register a node with somebody else's taint and condition; return its UID."""
@@ -146,12 +149,37 @@ class KubeWorld:
     def annotations(self, name: str) -> dict[str, str]:
         return dict(self.node(name)["metadata"].get("annotations", {}))
 
+    def add_device(self, node: str, device: str, gpu_uuid: str) -> None:
+        """What a driver of DRA says of a node's GPU."""
+        spec = {
+            "driver": "gpu.example.com",
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "nodeName": node,
+            "devices": [{"name": device, "attributes": {"uuid": {"string": gpu_uuid}}}],
+        }
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"{node}-gpu"}}
+        self.api().call("POST", "/apis/resource.k8s.io/v1/resourceslices", body | {"spec": spec})
+        self._made.append(f"/apis/resource.k8s.io/v1/resourceslices/{node}-gpu")
+
+    def add_rule(self, name: str) -> None:
+        """Somebody else's rule."""
+        spec = {"deviceSelector": {"driver": "x"}, "taint": {"key": "who", "value": "ann", "effect": "NoSchedule"}}
+        body = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule", "metadata": {"name": name}}
+        self.api().call("POST", self.rule_path, body | {"spec": spec})
+        self._made.append(f"{self.rule_path}/{name}")
+
+    def rules(self) -> list[Mapping[str, Any]]:
+        """Our DeviceTaintRules."""
+        items = self.api().call("GET", self.rule_path)["items"]
+        return [one for one in items if one["spec"]["taint"]["key"] == TAINT]
+
     def made(self, path: str) -> None:
         """Something else is to be taken away at the end."""
         self._made.append(path)
 
     def clear(self) -> None:
         """Take away all that was made."""
+        self._made += [f"{self.rule_path}/{one['metadata']['name']}" for one in self.rules()]
         for path in reversed(self._made):
             body = {"gracePeriodSeconds": 0} if "/pods/" in path else None
             with suppress(TargetError):
