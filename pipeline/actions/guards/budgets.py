@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from tocsin.pipeline.actions.config import BudgetLimit, BudgetScope, ns
 from tocsin.pipeline.actions.guards.guard import ActionCase, GuardOutcome, Ruling
@@ -22,6 +22,22 @@ _REASONS: Final = {
 _WHOLE: Final = frozenset({BudgetScope.JOB, BudgetScope.FLEET})
 """Scopes in which an action takes its weight."""
 _RESTARTS: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
+
+
+class _Place(NamedTuple):
+    """One scope of budgets: a job, a leaf, a minipod or the fleet.
+
+    Attributes:
+        name: its name, "" for the fleet.
+        size: number of its machines, 0 if it is not known.
+        needed: places of it that the action takes which is judged.
+        uses: other actions that use places of it, with how many.
+    """
+
+    name: str
+    size: int
+    needed: int
+    uses: list[tuple[Use, int]]
 
 
 class BudgetGuard:
@@ -46,16 +62,22 @@ class BudgetGuard:
             return None
         if kind in HARD_KINDS and self._has_place(case):
             return None
-        by_scope: dict[tuple[BudgetScope, str], list[tuple[Use, int]]] = {}
+        by_scope: dict[BudgetScope, list[_Place]] = {}
         for limit in limits:
-            for name in self._scopes(case, limit.scope):
-                key = limit.scope, name
-                if key not in by_scope:
-                    by_scope[key] = list(self._uses(case, counted, *key))
-                ruling = self._judge_one(case, limit, name, by_scope[key])
+            places = by_scope.get(limit.scope)
+            if places is None:
+                names = self._scopes(case, limit.scope)
+                places = by_scope[limit.scope] = [self._place(case, counted, limit.scope, name) for name in names]
+            for place in places:
+                ruling = self._judge_one(case, limit, place)
                 if ruling is not None:
                     return ruling
         return None
+
+    def _place(self, case: ActionCase, counted: frozenset[ActionKind], scope: BudgetScope, name: str) -> _Place:
+        """Return one scope with what uses it and what the action needs of it."""
+        needed = self._places(case, case.tracked, scope, name)
+        return _Place(name, self._size(case, scope, name), needed, list(self._uses(case, counted, scope, name)))
 
     def _uses(
         self, case: ActionCase, counted: frozenset[ActionKind], scope: BudgetScope, name: str
@@ -72,26 +94,23 @@ class BudgetGuard:
                 elif places := self._places(case, use.tracked, scope, name):
                     yield use, places
 
-    def _judge_one(
-        self, case: ActionCase, limit: BudgetLimit, name: str, uses: Iterable[tuple[Use, int]]
-    ) -> Ruling | None:
+    def _judge_one(self, case: ActionCase, limit: BudgetLimit, place: _Place) -> Ruling | None:
         """Return a hold if one limit of one scope has no place left."""
-        size = self._size(case, limit.scope, name)
-        allowed = limit.allowed_count(size)
-        needed = self._places(case, case.tracked, limit.scope, name)
+        allowed, needed = limit.allowed_count(place.size), place.needed
         now_ns, window_ns, mine = case.now_ns, ns(limit.window_seconds), case.action.budget_class
         since_ns = now_ns - window_ns
         used = same = 0
-        for use, places in uses:
+        for use, places in place.uses:
             if (use.used_ns or now_ns) > since_ns if window_ns else use.tracked.is_out(now_ns):
                 used += places
                 if use.budget_class == mine:
                     same += places
-        where = f"{limit.scope.value} {name}".strip()
         if used + needed > allowed:
+            where = f"{limit.scope.value} {place.name}".strip()
             reason = _REASONS[limit.scope] if limit.window_seconds else ActionReason.BUDGET_CONCURRENT
             return Ruling(GuardOutcome.HOLD, reason, f"{where}: {used} of {allowed} in {limit.window_seconds} s")
         if limit.window_seconds and allowed > 1 and same + needed > allowed - 1:
+            where = f"{limit.scope.value} {place.name}".strip()
             detail = f"{where}: {same} of {allowed} in {limit.window_seconds} s, all of one class"
             return Ruling(GuardOutcome.HOLD, ActionReason.BUDGET_OF_OTHERS, detail)
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from tocsin.pipeline.actions.policy.limits import PolicyLimits
 from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.verdicts import ActionKind
 
@@ -123,8 +124,10 @@ class Policy:
         rules: in the order in which they are tried; the first that fits counts.
         forget_seconds: a job that did not fail for so long begins at the first step again.
         places: name of a rule -> its place in the file, for people.
+        limits: spares and budgets.
     """
 
     rules: tuple[PolicyRule, ...]
     forget_seconds: float = 21_600.0
     places: Mapping[str, str] = field(default_factory=dict)
+    limits: PolicyLimits = field(default_factory=PolicyLimits)

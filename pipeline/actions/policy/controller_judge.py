@@ -13,6 +13,7 @@ from tocsin.pipeline.actions.config import ControllerConfig, ns
 from tocsin.pipeline.actions.controller import ActionController
 from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.pipeline.actions.policy.ladder import PolicyLadder
+from tocsin.pipeline.actions.policy.limits import PolicyLimits
 from tocsin.pipeline.actions.policy.reasons import PolicyReason
 from tocsin.pipeline.actions.policy.replay import Decision, DecisionOutcome
 from tocsin.schemas.action_events import Ack, AckKind, CheckResult, EngineHeartbeat, EngineWay, ExecutorHeard
@@ -23,8 +24,6 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event
 from tocsin.schemas.verdicts import ActionKind, Verdict
 
-REPLAY_CONFIG: Final = ControllerConfig(is_dry_run=False, may_shrink=True)
-"""Settings of a replay: the defaults of a controller, without dry-run."""
 _TICK_NS: Final = 300 * NS_PER_SECOND
 """Distance of ticks. What a guard holds is judged anew at each update of its verdict, and ends ten minutes after it."""
 _EXECUTOR: Final = "replay"
@@ -41,18 +40,27 @@ _FIRST_ONLY: Final = (ActionState.REFUSED, ActionState.EXPIRED)
 """States that are a decision only if nothing was decided before: else what waited is over."""
 
 
+def replay_config(limits: PolicyLimits) -> ControllerConfig:
+    """Return the settings of a replay: a policy's limits without dry-run.
+
+    Where the policy says neither how many spares there are nor whether jobs can shrink, they can.
+    """
+    is_silent = limits.spare_count is None and limits.may_shrink is None
+    return limits.controller_config(is_dry_run=False, may_shrink=True if is_silent else None)
+
+
 class ControllerJudge:
     """Drives a controller of actions and tells its decisions."""
 
-    def __init__(self, ladder: PolicyLadder, config: ControllerConfig = REPLAY_CONFIG) -> None:
+    def __init__(self, ladder: PolicyLadder, config: ControllerConfig | None = None) -> None:
         """Start a controller.
 
         Args:
             ladder: the policy.
-            config: settings of the controller.
+            config: settings of the controller, None: those of the policy that ships.
         """
         self._ladder = _ListeningLadder(ladder)
-        self._controller = ActionController(config, self._ladder)
+        self._controller = ActionController(replay_config(PolicyLimits()) if config is None else config, self._ladder)
         self._ticked_ns = 0
         self._heard_ns: dict[str, int] = {}
         """Cluster -> when its engine and executor were said to be alive last."""

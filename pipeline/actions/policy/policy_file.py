@@ -14,6 +14,7 @@ from tocsin.pipeline.actions.policy.config import (
     RuleMatch,
     Tolerance,
 )
+from tocsin.pipeline.actions.policy.limits import limits_of
 from tocsin.pipeline.actions.policy.policy_schema import policy_schema
 from tocsin.pipeline.core.marked_file import MarkedFile, check_schema, read_marked
 from tocsin.schemas.errors import ConfigError
@@ -42,6 +43,7 @@ def load_policy(path: Path = DEFAULT_POLICY) -> Policy:
         tuple(_rule_of(one) for one in content["rules"]),
         float(content.get("forget_seconds", _FORGET_SECONDS)),
         places,
+        limits_of(content.get("limits", {})),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Final, get_args
 
 from tocsin.pipeline.actions.policy.codes import CODE_ACTIONS
 from tocsin.pipeline.actions.policy.config import TAKING, ProposalTarget
+from tocsin.pipeline.actions.policy.limits import limits_schema
 from tocsin.pipeline.core.marked_file import Schema
 from tocsin.schemas.causes import CAUSES, Blames
 from tocsin.schemas.verdicts import ActionKind, FaultKind, WitnessKind
@@ -110,6 +111,7 @@ def policy_schema() -> Schema:
                 **_SPAN,
                 "description": "A job that did not fail for so long begins at the first step again.",
             },
+            "limits": limits_schema(),
             "rules": {"type": "array", "items": _rule(), "minItems": 1, "maxItems": MOST_RULES},
         },
         "required": ["version", "rules"],

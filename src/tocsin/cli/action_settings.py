@@ -29,10 +29,10 @@ def add_action_arguments(parser: argparse.ArgumentParser) -> None:
     is_set = os.environ.get("TOCSIN_ACT", "") not in {"", "0"}
     group.add_argument("--act", action="store_true", default=is_set, help=f"{text} [env: TOCSIN_ACT]")
     add_policy_argument(group)
-    text = "machines that can take the place of another, where no job controller says how many (default: 0)"
-    group.add_argument("--spares", type=_spares, metavar="N", default=0, help=text)
-    text = "jobs can go on with fewer machines, where no job controller says so"
-    group.add_argument("--may-shrink", action="store_true", help=text)
+    text = "machines that can take the place of another, where no job controller says how many (default: the policy's)"
+    group.add_argument("--spares", type=_spares, metavar="N", help=text)
+    text = "jobs can (not) go on with fewer machines, where no job controller says so (default: the policy's)"
+    group.add_argument("--may-shrink", action=argparse.BooleanOptionalAction, default=None, help=text)
 
 
 def _spares(text: str) -> int:
@@ -54,12 +54,13 @@ def settings_of(args: argparse.Namespace, folder: Path, store: CredentialStore |
         ConfigError: the policy file is wrong.
         CredentialError: the key's file cannot be used.
     """
-    from tocsin.pipeline.actions.config import ControllerConfig
     from tocsin.pipeline.actions.policy.policy_file import DEFAULT_POLICY, load_policy
     from tocsin.pipeline.runtime.embedded.actions.action_attach import ActionSettings
 
-    config = ControllerConfig(is_dry_run=not args.act, spare_count=args.spares, may_shrink=args.may_shrink)
     policy = load_policy(args.policy or DEFAULT_POLICY)
+    config = policy.limits.controller_config(
+        is_dry_run=not args.act, spare_count=args.spares, may_shrink=args.may_shrink
+    )
 
     def credentials() -> tuple[Credential, ...]:
         if store is None:

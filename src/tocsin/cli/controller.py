@@ -97,7 +97,6 @@ def _action_work(
         ConfigError: the policy file is wrong.
         CredentialError: the key's file cannot be used.
     """
-    from tocsin.pipeline.actions.config import ControllerConfig
     from tocsin.pipeline.actions.controller import ActionController
     from tocsin.pipeline.actions.policy.ladder import PolicyLadder
     from tocsin.pipeline.actions.policy.policy_file import DEFAULT_POLICY, load_policy
@@ -106,8 +105,10 @@ def _action_work(
     from tocsin.pipeline.kafka.action_work import ActionParties, ActionWork
     from tocsin.schemas.action_events import MachineFacts
 
-    config = ControllerConfig(is_dry_run=not args.act, spare_count=args.spares, may_shrink=args.may_shrink)
     policy = load_policy(args.policy or DEFAULT_POLICY)
+    config = policy.limits.controller_config(
+        is_dry_run=not args.act, spare_count=args.spares, may_shrink=args.may_shrink
+    )
     store = CredentialStore(Path(args.credentials)) if args.credentials else None
     signer = None
     if args.controller_key:

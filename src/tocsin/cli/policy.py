@@ -79,12 +79,14 @@ def _path(_: argparse.Namespace) -> Iterator[str]:
 def _check(args: argparse.Namespace) -> Iterator[str]:
     """Yield what a policy file asks for."""
     from tocsin.pipeline.actions.policy.explain import rule_words
+    from tocsin.pipeline.actions.policy.limits import limit_words
 
     policy = _loaded(args.file)
     yield "the first rule that fits a verdict counts:"
     for rule in policy.rules:
         yield f"  {rule_words(rule)}"
     yield f"a job that did not fail for {policy.forget_seconds:g} s begins at the first step again"
+    yield from limit_words(policy.limits)
     yield f"{args.file}: right"
 
 
@@ -104,14 +106,15 @@ def _explain(args: argparse.Namespace) -> Iterator[str]:
 
 def _replay(args: argparse.Namespace) -> Iterator[str]:
     """Yield every decision about the verdicts and events of files."""
-    from tocsin.pipeline.actions.policy.controller_judge import ControllerJudge
+    from tocsin.pipeline.actions.policy.controller_judge import ControllerJudge, replay_config
     from tocsin.pipeline.actions.policy.ladder import PolicyLadder
     from tocsin.pipeline.actions.policy.replay import replay
     from tocsin.pipeline.actions.policy.verdict_lines import read_event_lines, read_verdict_lines
 
     verdicts = read_verdict_lines(args.verdicts)
     events = read_event_lines(args.events) if args.events is not None else []
-    judge = ControllerJudge(PolicyLadder(_loaded(args.policy)))
+    policy = _loaded(args.policy)
+    judge = ControllerJudge(PolicyLadder(policy), replay_config(policy.limits))
     counts = dict.fromkeys(_COUNTED_OUTCOMES, 0)
     for decision in replay(verdicts, events, judge):
         counts[decision.outcome.value] += 1

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.pipeline.actions.policy.samples import JOB, A, at, event, ladder, seen, verdict
-from tocsin.pipeline.actions.policy.controller_judge import ControllerJudge
+from tocsin.pipeline.actions.config import HOUR_SECONDS, MACHINE_BUDGETS, BudgetLimit, BudgetScope
+from tocsin.pipeline.actions.policy.controller_judge import ControllerJudge, replay_config
+from tocsin.pipeline.actions.policy.limits import PolicyLimits
 from tocsin.pipeline.actions.policy.replay import Decision, DecisionOutcome, replay
 from tocsin.schemas.records import Event
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
@@ -167,3 +169,17 @@ def test_an_event_and_a_hang_without_culprit_act_on_nothing() -> None:
         "outcome": "notify",
         "by": "hang_without_culprit",
     }
+
+
+def test_a_replay_keeps_to_the_limits_of_the_policy() -> None:
+    other = verdict("ecc_error", hosts=("n2",), seconds=60.0)
+    one_an_hour = (BudgetLimit(BudgetScope.JOB, HOUR_SECONDS, 1), *MACHINE_BUDGETS[1:])
+
+    def outcomes(limits: PolicyLimits) -> list[tuple[str, str]]:
+        judge = ControllerJudge(ladder(), replay_config(limits))
+        return [(one.outcome.value, one.by) for one in replay([verdict(), other], [], judge)]
+
+    assert outcomes(PolicyLimits()) == [("act", "machine_fault")] * 2
+    assert outcomes(PolicyLimits(machine_budgets=one_an_hour)) == [("act", "machine_fault"), ("refused", "budget_job")]
+    assert outcomes(PolicyLimits(spare_count=0)) == [("refused", "no_spare")] * 2
+    assert outcomes(PolicyLimits(spare_count=0, may_shrink=True)) == [("act", "machine_fault")] * 2
