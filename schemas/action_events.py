@@ -151,6 +151,7 @@ class MachineFacts:
         node_uid: UID of the Kubernetes node (executor).
         leaf: leaf switch that it hangs on.
         minipod: minipod that it belongs to.
+        booted_ns: when it booted, 0 if it is not known (agent).
     """
 
     cluster: str
@@ -162,6 +163,7 @@ class MachineFacts:
     node_uid: str = ""
     leaf: str = ""
     minipod: str = ""
+    booted_ns: int = 0
 
 
 class CordonOwner(StrEnum):

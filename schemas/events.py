@@ -20,6 +20,8 @@ XID: Final = "xid"  # {"code": 94, "pci": "0000:c1:00.0"}
 EXIT: Final = "exit"  # {"code": 1, "signal": 0, "stderr_tail": ""}; said again: "ended_ns" (event_payloads.ENDED_NS)
 STAGE: Final = "stage"  # {"stage", "edge", "start_kind"}
 LOADER: Final = "loader"  # {"source", "queue_depth", "fetch_seconds", "rows"}
+HOST_FACTS: Final = "host_facts"
+# {"boot_id", "booted_ns", "kernel", "driver", "firmware"}: at start, at a change, every five minutes
 NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm|local_…" (its own), "value": "nan|inf|-inf"}
 
 INCIDENT_CLOSE: Final = "incident_close"  # {"id": a verdict's, "note", "actor": "uid:1000"}; only the control socket

@@ -64,6 +64,7 @@ SOURCES: Final = (
     Source("process_tree", ("process_tree_pid", "roots", "period_seconds"), lambda s: not _is_real(s)),
     Source("disk", ("disk_path", "period_seconds"), lambda s: bool(s.disk_path)),
     Source("nvml", ("nvml", "period_seconds"), _wants_gpus),
+    Source("host_facts", ("roots", "nvml"), _is_real),
     Source("rdma", ("roots", "period_seconds"), lambda s: s.rdma == "auto" and _is_real(s)),
     Source("kernel_log", ("kmsg_path",), lambda s: bool(s.kmsg_path) and _is_real(s)),
     Source(

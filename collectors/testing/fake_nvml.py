@@ -46,6 +46,7 @@ class FakeGpu:
     pci: str
     index: int = 0
     architecture: int = 9
+    vbios: str = "96.00.74.00.01"
     power_milliwatts: int = 650_000
     power_limit_milliwatts: int = 700_000
     temperature_celsius: int = 61
@@ -119,6 +120,7 @@ class FakeNvml:
         self.gpus = gpus
         self.init_error = init_error
         self.is_open = False
+        self.driver = "570.86.15"
         self.calls = 0
         self.samples: list[FakeSample] = []
         self._events: deque[tuple[FakeGpu, int]] = deque()
@@ -189,6 +191,21 @@ class FakeNvml:
         """Return the processes that compute on the GPU."""
         gpu = self._gpu(handle, "nvmlDeviceGetComputeRunningProcesses")
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in gpu.pids]
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        """Return the version of the driver."""
+        self._check_open()
+        return self.driver
+
+    def nvmlDeviceGetVbiosVersion(self, handle: FakeGpu) -> str:
+        """Return the version of the GPU's VBIOS."""
+        return self._gpu(handle, "nvmlDeviceGetVbiosVersion").vbios
+
+    def nvmlDeviceGetGspFirmwareVersion(self, handle: FakeGpu, version: object = None) -> bytes:
+        """Return the version of the firmware of the processor on the GPU, in bytes as pynvml does."""
+        del version
+        self._gpu(handle, "nvmlDeviceGetGspFirmwareVersion")
+        return self.driver.encode()
 
     # --- levels ----------------------------------------------------------------------------------
 

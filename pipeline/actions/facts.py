@@ -22,7 +22,10 @@ from tocsin.schemas.plain_objects import plain_object, read_object
 from tocsin.schemas.verdicts import ActionKind, Component
 
 T = TypeVar("T")
-_KEPT_IF_UNKNOWN = ("boot_id", "driver", "firmware", "node_uid", "leaf", "minipod")
+_KEPT_IF_UNKNOWN = ("boot_id", "driver", "firmware", "node_uid", "leaf", "minipod", "booted_ns")
+_MOST_BOOTS = 4
+_BEFORE = "before "
+"""Begin of what stands for the unknown boot id before a known one."""
 
 
 class FactBook:
@@ -44,6 +47,8 @@ class FactBook:
         self._cordons: dict[tuple[str, str], CordonSeen] = {}
         self._executors: dict[tuple[str, str], ExecutorHeard] = {}
         self._engines: dict[str, EngineHeartbeat] = {}
+        self._boots: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        """Machine -> (since when, boot id) of its last boots, oldest first."""
         self._places: dict[tuple[str, str, str], set[str]] = {}
         """(cluster, "leaf", "minipod" or "fleet", name) -> its machines."""
 
@@ -55,9 +60,12 @@ class FactBook:
             if told.ts_ns < known.ts_ns:
                 return False
             kept = {name: getattr(told, name) or getattr(known, name) for name in _KEPT_IF_UNKNOWN}
+            if kept["boot_id"] != known.boot_id:
+                kept["booted_ns"] = told.booted_ns
             told = replace(told, **kept)
             self._unplace(known)
         self._put(self._machines, key, told)
+        self._take_boot(told)
         self._place(told)
         return True
 
@@ -138,6 +146,19 @@ class FactBook:
             if where == cluster
         )
 
+    def boot_at(self, cluster: str, host: str, at_ns: int) -> str:
+        """Return the boot id that a machine had at a time.
+
+        Returns:
+            "" if none is known; if the machine has booted since and nobody told its boot id before, a text that no
+            boot id equals.
+        """
+        boots = self._boots.get((cluster, host), [])
+        found = [boot_id for since_ns, boot_id in boots if since_ns <= at_ns]
+        if found or not boots:
+            return found[-1] if found else ""
+        return f"{_BEFORE}{boots[0][1]}"
+
     def leaf_of(self, job: JobKey, host: str) -> str:
         """Return the leaf switch of a machine, "" if it is not known."""
         known = self._machines.get((job.cluster, host))
@@ -152,8 +173,15 @@ class FactBook:
         """Return the number of machines of a leaf, a minipod or the fleet (name ""), 0 if none is known."""
         return len(self._places.get((cluster, scope, name), ()))
 
-    def target(self, job: JobKey, component: Component | None, hosts: Sequence[str]) -> ActionTarget:
-        """Return the target of an action with the incarnation that is known now."""
+    def target(self, job: JobKey, component: Component | None, hosts: Sequence[str], at_ns: int) -> ActionTarget:
+        """Return the target of an action with the incarnation of its evidence.
+
+        Args:
+            job: job and attempt of the verdict.
+            component: what is to blame beside machines.
+            hosts: the machines.
+            at_ns: time of the newest evidence: a machine that has booted since is another incarnation.
+        """
         facts = self._jobs.get((job.cluster, job.job_id))
         is_same = facts is not None and facts.job.attempt == job.attempt
         pods = {one.host: one.uid for one in facts.pods} if facts is not None and is_same else {}
@@ -161,7 +189,8 @@ class FactBook:
         machines = []
         for host in sorted(set(hosts)):
             known = self._machines.get((job.cluster, host))
-            boot_id, node_uid = ("", "") if known is None else (known.boot_id, known.node_uid)
+            node_uid = "" if known is None else known.node_uid
+            boot_id = self.boot_at(job.cluster, host, at_ns)
             machines.append(Machine(host, boot_id, node_uid, pods.get(host, "")))
         return ActionTarget(job, component, tuple(machines), slurm_job_id)
 
@@ -175,7 +204,11 @@ class FactBook:
             self._engines,
         )
         names = ("machines", "jobs", "cordons", "executors", "engines")
-        return {name: [plain_object(one) for one in book.values()] for name, book in zip(names, books, strict=True)}
+        state: dict[str, Any] = {
+            name: [plain_object(one) for one in book.values()] for name, book in zip(names, books, strict=True)
+        }
+        state["boots"] = [[*key, boots] for key, boots in self._boots.items() if len(boots) > 1]
+        return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Replace the facts by what ``to_state`` returned."""
@@ -183,6 +216,9 @@ class FactBook:
         for told in (read_object(MachineFacts, one, "machine") for one in state["machines"]):
             self._machines[told.cluster, told.host] = told
             self._place(told)
+            self._take_boot(told)
+        for cluster, host, boots in state.get("boots", ()):  # a state of before has none
+            self._boots[cluster, host] = [(since_ns, boot_id) for since_ns, boot_id in boots]
         for job in (read_object(JobFacts, one, "job") for one in state["jobs"]):
             self._jobs[job.job.cluster, job.job.job_id] = job
         for cordon in (read_object(CordonSeen, one, "cordon") for one in state["cordons"]):
@@ -201,6 +237,17 @@ class FactBook:
             gone = book.pop(oldest)
             if isinstance(gone, MachineFacts):
                 self._unplace(gone)
+                self._boots.pop((gone.cluster, gone.host), None)
+
+    def _take_boot(self, told: MachineFacts) -> None:
+        """Remember a machine's boot id, if it is another one than before."""
+        boots = self._boots.setdefault((told.cluster, told.host), [])
+        if told.boot_id and (not boots or boots[-1][1] != told.boot_id):
+            since_ns = told.booted_ns or (told.ts_ns if boots else 0)
+            boots.append((since_ns, told.boot_id))
+            del boots[:-_MOST_BOOTS]
+        if not boots:
+            del self._boots[told.cluster, told.host]
 
     def _place(self, told: MachineFacts) -> None:
         for scope, name in (("leaf", told.leaf), ("minipod", told.minipod), ("fleet", "")):

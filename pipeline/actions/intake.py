@@ -62,7 +62,7 @@ class ProposalIntake:
             if proposal.kind is ActionKind.NONE:
                 continue
             if proposal.kind is ActionKind.NOTIFY:
-                target = self._desk.facts.target(verdict.job, proposal.component, proposal.hosts)
+                target = self._desk.facts.target(verdict.job, proposal.component, proposal.hosts, evidence_ns(verdict))
                 self._desk.life.notify(verdict, target, ActionReason.ALLOWED, now_ns, proposal.note[:1000])
                 continue
             known = self._known(proposal, self._desk.book.of_verdict(verdict.job.cluster, verdict.verdict_id))
@@ -76,7 +76,7 @@ class ProposalIntake:
     def _open(self, proposal: Proposal, now_ns: int) -> None:
         """Open a new action."""
         verdict, facts = proposal.verdict, self._desk.facts
-        target = facts.target(verdict.job, proposal.component, proposal.hosts)
+        target = facts.target(verdict.job, proposal.component, proposal.hosts, evidence_ns(verdict))
         machines = [facts.machine(verdict.job.cluster, host) for host in target.hosts]
         versions = sorted({f"{one.driver}/{one.firmware}" for one in machines if one is not None} - {"/"})
         name = "leaf" if target.is_leaf() else proposal.signal
@@ -145,7 +145,9 @@ class ProposalIntake:
         alive = [one for one in same if one.is_unbegun]
         if begun or alive:
             return (begun or alive)[0]
-        target = self._desk.facts.target(proposal.verdict.job, proposal.component, proposal.hosts)
+        target = self._desk.facts.target(
+            proposal.verdict.job, proposal.component, proposal.hosts, evidence_ns(proposal.verdict)
+        )
         wanted = action_id_of(proposal.verdict.verdict_id, proposal.kind, target)
         return next((one for one in same if one.action.action_id == wanted), None)
 
@@ -156,6 +158,11 @@ class ProposalIntake:
     def load_state(self, state: Sequence[Any]) -> None:
         """Replace the state by what ``to_state`` returned."""
         self._updates = {(cluster, verdict_id): update for cluster, verdict_id, update in state}
+
+
+def evidence_ns(verdict: Verdict) -> int:
+    """Return the time of a verdict's newest evidence: the machines are those that ran then."""
+    return max((one.end_ns for one in verdict.evidence), default=verdict.onset_ns)
 
 
 def _deadline_ns(proposal: Proposal) -> int:

@@ -27,6 +27,8 @@ ENDED_NS: Final = "ended_ns"
 """
 MAX_TEXT_CHARACTERS: Final = 1_000_000
 """Most characters of a text that a program wrote: the end of its output."""
+MAX_FACT_CHARACTERS: Final = 256
+"""Most characters of a version or an id; the memory of a fleet's facts is bounded by it."""
 MAX_WORDS: Final = 1_000
 
 
@@ -71,6 +73,11 @@ TEXT: Final = Rule(
     lambda value: type(value) is str and len(value) <= MAX_TEXT_CHARACTERS,
     f"a text of at most {MAX_TEXT_CHARACTERS} characters, or null",
 )
+FACT: Final = Rule(
+    lambda value: _is_word(value) and "\0" not in value and len(value) <= MAX_FACT_CHARACTERS,
+    "a text of at most 256 characters without NUL, or null",
+)
+TIME: Final = _numbers(0, INT64_MAX, "a time since 1970 in nanoseconds")
 FLAG: Final = Rule(lambda value: type(value) in (bool, int) and value in (0, 1), "true or false, or null")
 WORDS: Final = Rule(_are_words, f"a list of at most {MAX_WORDS} texts, or null")
 SCALAR: Final = Rule(lambda value: _is_word(value) or is_number(value), "a text, a number, or null")
@@ -104,6 +111,7 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     events.NAN: {"step": STEP, "what": WORD, "where": WORD, "value": SCALAR},
     events.INCIDENT_CLOSE: {"id": WORD, "note": WORD, "actor": WORD},
+    events.HOST_FACTS: {"booted_ns": TIME, **dict.fromkeys(("boot_id", "kernel", "driver", "firmware"), FACT)},
     events.HELLO: {"world_size": WORLD},
     events.STOPPED: {"edge": WORD, "seconds": SECONDS, "stopped_ratio": NUMBER},
     events.STALL: {

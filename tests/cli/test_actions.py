@@ -34,8 +34,9 @@ from tocsin.schemas.actions import Action
 from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Credential, Role
 from tocsin.schemas.errors import EngineError
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, Event, EventSource, Severity
 from tocsin.schemas.verdicts import ActionKind
+from tocsin.schemas.wire.codec import encode
 
 CONTROLLER = new_signing_key(Role.CONTROLLER, "engine", 1)
 CONFIG = ControllerConfig(is_dry_run=False, spare_count=4, approval_kinds=frozenset({ActionKind.EVICT}))
@@ -59,7 +60,9 @@ class ActingLife(NotedLife):
         write_credentials(self.folder / "engine.json", tuple(self.holders.values()))
         store = CredentialStore(self.folder / "engine.json")
         self.changes: list[ActionChange] = []
-        settings = ActionSettings(load_policy(), self.config, CONTROLLER, store.all, self.changes.append)
+        settings = ActionSettings(
+            load_policy(), self.config, CONTROLLER, store.all, self.changes.append, self.fleet.machines
+        )
         self.service.memory.proposals.started_ns = 0
         self.actions_follower = attach_actions(self.service, self.folder, self.notes, settings)
         self.network = AgentServer(
@@ -153,6 +156,25 @@ def test_a_fault_becomes_an_action_that_an_executor_carries_out(life: ActingLife
     [(kind_of_row, state, detail)] = _rows(life)
     assert (kind_of_row, state) == ("restart", "done")
     assert detail.endswith("executor some-executor")
+
+
+def test_a_machine_that_booted_after_the_evidence_is_not_acted_on(life: ActingLife) -> None:
+    def tell(boot_id: str, booted_ns: int) -> None:
+        payload = {"boot_id": boot_id, "booted_ns": booted_ns}
+        for host in life.fleet.views[life.job.job.cluster].hosts.leaves():
+            told = (life.job.job, host, life.job.now_ns - 1, -1, EventSource.KERNEL, "host_facts", Severity.INFO)
+            life.service.engine.take(encode(Event(*told, payload)))
+
+    tell("first", 1)
+    life.run(10)
+    action = _struck(life)
+    assert [one.boot_id for one in action.target.machines] == ["first"]
+    tell("second", life.job.now_ns)
+    life.run(10)
+    life.exchange(_ack(life, action, AckKind.CLAIMED, 1))
+    life.run(1)
+    [expired] = life.fetched()
+    assert (expired.action_id, expired.state, expired.reason) == (action.action_id, ActionState.EXPIRED, "rebooted")
 
 
 def test_an_engine_killed_between_claim_and_end_goes_on_and_begins_nothing_anew(life: ActingLife) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
+from tocsin.schemas.action_events import MachineFacts
 from tocsin.schemas.operator_notes import Maintenance
-from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND
+from tocsin.schemas.records import IDLE_JOB_ID, NS_PER_SECOND, Event
 from tocsin.schemas.verdicts import Component, ComponentKind
 
 _BUSY_NS = 60 * NS_PER_SECOND
@@ -30,6 +31,13 @@ class _FleetHost:
     has_left: bool = False
     worked: list[str] = field(default_factory=list)
     """Collectors that worked at least once."""
+    told_ns: int = 0
+    """Time of the newest facts, 0: none were told."""
+    boot_id: str = ""
+    booted_ns: int = 0
+    driver: str = ""
+    firmware: str = ""
+    kernel: str = ""
 
 
 class FleetHosts:
@@ -84,6 +92,47 @@ class FleetHosts:
         """Note the leaf switch of a host."""
         if leaf and host in self._all:
             self._all[host].leaf = leaf
+
+    def told(self, event: Event) -> bool:
+        """Take a host's facts from its event; what it leaves out stays known. Return whether the host is known.
+
+        The time of a boot stays as first told, because a clock that is corrected moves it a little.
+        """
+        known = self._all.get(event.host)
+        if known is None or event.ts_ns < known.told_ns:
+            return False
+        said = event.payload
+        boot_id, booted_ns = said.get("boot_id") or "", said.get("booted_ns")
+        if boot_id and boot_id != known.boot_id:
+            known.boot_id, known.booted_ns = boot_id, int(booted_ns or 0)
+        known.told_ns = event.ts_ns
+        known.driver, known.firmware = said.get("driver") or known.driver, said.get("firmware") or known.firmware
+        known.kernel = said.get("kernel") or known.kernel
+        return True
+
+    def versions_of(self, host: str) -> tuple[str, str]:
+        """Return the versions of a host's GPU driver and firmware, each "" if it is not known."""
+        known = self._all.get(host)
+        return ("", "") if known is None else (known.driver, known.firmware)
+
+    def machines(self, cluster: str) -> Iterator[MachineFacts]:
+        """Yield what is known of each machine, with time 0; any thread may ask.
+
+        Args:
+            cluster: cluster of the hosts.
+        """
+        for host, known in list(self._all.items()):
+            if known.leaf or known.told_ns:
+                yield MachineFacts(
+                    cluster,
+                    host,
+                    0,
+                    boot_id=known.boot_id,
+                    driver=known.driver,
+                    firmware=known.firmware,
+                    leaf=known.leaf,
+                    booted_ns=known.booted_ns,
+                )
 
     def leaves(self) -> dict[str, str]:
         """Return host -> its leaf switch, "": not known; any thread may ask."""

@@ -116,6 +116,9 @@ class FleetView:
             if event.name == names.INCIDENT_CLOSE:
                 self._close_by_human(event, now_ns)
                 continue
+            if event.name == names.HOST_FACTS:
+                self.hosts.heard(event.host, event.job.job_id, event.ts_ns)
+                self.hosts.told(event)
             if event.name == names.AGENT:
                 self._on_agent(event, now_ns)
             if event.name not in HARDWARE_EVENTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
@@ -17,6 +17,7 @@ from tocsin.pipeline.incidents.fleet.view import FleetView
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
+from tocsin.schemas.action_events import MachineFacts
 from tocsin.schemas.covers import Cover, covers_between
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.formats.prometheus_text import Family
@@ -85,6 +86,11 @@ class FleetFollower:
         """Return the id of the fleet incident that stands for a verdict, "": none does."""
         view = self.views.get(cluster)
         return "" if view is None else view.covering(verdict_id)
+
+    def machines(self) -> Iterator[MachineFacts]:
+        """Yield what agents told of each machine, with time 0."""
+        for view in list(self.views.values()):
+            yield from view.hosts.machines(view.cluster)
 
     def take_note(self, note: Feedback | Maintenance) -> None:
         """Take a person's judgement of a verdict, or planned work, from any thread; it counts from the next tick."""

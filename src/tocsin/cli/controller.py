@@ -103,7 +103,6 @@ def _action_work(
     from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
     from tocsin.pipeline.identity.message_signatures import newest_key
     from tocsin.pipeline.kafka.action_work import ActionParties, ActionWork
-    from tocsin.schemas.action_events import MachineFacts
 
     policy = load_policy(args.policy or DEFAULT_POLICY)
     config = policy.limits.controller_config(
@@ -123,9 +122,7 @@ def _action_work(
 
     def machines() -> Iterator[MachineFacts]:
         for view in list(fleet.views.values()):
-            for host, leaf in view.hosts.leaves().items():
-                if leaf:
-                    yield MachineFacts(view.cluster, host, 0, leaf=leaf)
+            yield from view.hosts.machines(view.cluster)
 
     def make() -> ActionController:
         return ActionController(config, PolicyLadder(policy))

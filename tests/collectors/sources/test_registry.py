@@ -102,5 +102,5 @@ def test_sources_that_are_off_are_not_imported() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
     found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
 
-    names = [f"tocsin.collectors.sources.{name}" for name in ("host", "procfs", "registry", "settings")]
+    names = [f"tocsin.collectors.sources.{name}" for name in ("host", "host_facts", "procfs", "registry", "settings")]
     assert found.stdout == f"{names}\nFalse\n"

@@ -23,7 +23,9 @@ def sources(*flags: str) -> list[Collector]:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     made = make_collectors(command.source_settings(parser.parse_args(flags)))
-    return [collector for collector in made if collector.name not in {"host", "pose_process_tree", "disk"}]
+    return [
+        collector for collector in made if collector.name not in {"host", "host_facts", "pose_process_tree", "disk"}
+    ]
 
 
 def names(*flags: str) -> list[str]:

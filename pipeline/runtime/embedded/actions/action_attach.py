@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from tocsin.pipeline.runtime.embedded.operator_requests import answerers_of
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas.action_codec import encode_ack, encode_event
-from tocsin.schemas.action_events import Ack, ActionEvent
+from tocsin.schemas.action_events import Ack, ActionEvent, MachineFacts
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credentials import Credential
 from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
@@ -43,6 +43,7 @@ class ActionSettings:
         signing_key: the private key of role ``controller``.
         credentials: returns the credentials of now, of which executors' keys are used.
         on_change: is given each change of an action that is no dry run, in the ticking thread.
+        machines: returns what agents told of machines, with any time.
     """
 
     policy: Policy
@@ -50,6 +51,7 @@ class ActionSettings:
     signing_key: Credential
     credentials: Callable[[], Sequence[Credential]]
     on_change: Callable[[ActionChange], None] = lambda _change: None
+    machines: Callable[[], Iterable[MachineFacts]] = lambda: ()
 
 
 def attach_actions(
@@ -115,7 +117,7 @@ def _hooks_of(service: EngineService, settings: ActionSettings) -> ActionHooks:
     engine = service.engine
     return ActionHooks(
         lambda: {job.cluster for job in engine.jobs()},
-        EngineFacts(engine).changed,
+        EngineFacts(engine, settings.machines).changed,
         on_changes,
         on_ack,
         on_left_out,

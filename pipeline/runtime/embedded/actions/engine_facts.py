@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -16,11 +16,17 @@ _MOST_REMEMBERED: Final = 100_000
 
 
 class EngineFacts:
-    """Tells what changed since it was asked last: the machines of each running attempt, and their switches."""
+    """Tells what changed since it was asked last: of machines, idle ones included, and of each running attempt."""
 
-    def __init__(self, engine: EmbeddedEngine) -> None:
-        """Look at an engine; nothing was told yet."""
+    def __init__(self, engine: EmbeddedEngine, machines: Callable[[], Iterable[MachineFacts]]) -> None:
+        """Look at an engine; nothing was told yet.
+
+        Args:
+            engine: the engine.
+            machines: returns what agents told of machines, with any time.
+        """
         self._engine = engine
+        self._machines = machines
         self._looked_ns = -_LOOK_NS
         self._told: dict[tuple[str, str], ActionEvent] = {}
 
@@ -35,6 +41,9 @@ class EngineFacts:
         self._looked_ns = now_ns
         if len(self._told) > _MOST_REMEMBERED:
             self._told.clear()
+        for machine in self._machines():
+            found = replace(machine, ts_ns=now_ns)
+            yield from self._if_new((machine.cluster, f"facts {machine.host}"), found)
         for job in self._newest_attempts():
             pipeline = self._engine.pipeline(job)
             if pipeline is None:
