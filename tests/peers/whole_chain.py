@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.conftest import ROOT
-from tests.peers.slurm import Slurm
+from tests.peers.slurm import REQUEUE_SECONDS, Slurm
 from tests.peers.slurm_ranks import CLUSTER, pids_of, steps_of
+from tests.peers.test_live_alerts import alerts
+from tests.pipeline.alerts.adapters.receiver import Receiver
+from tests.pipeline.waiting import until
 from tests.tools import peers
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.main import main
@@ -41,11 +48,13 @@ class Site:
     Attributes:
         folder: folder of the site.
         credentials: file of all credentials.
+        database: flags of ``tocsin sql`` that name the database.
         job_id: number of the job in Slurm.
     """
 
     def __init__(self, folder: Path, slurm: Slurm, alertmanager: str) -> None:
         self.folder, self.slurm = folder, slurm
+        self.database: list[str] = []
         self.credentials = folder / "all.json"
         self.children: list[Child] = []
         self.job_id = 0
@@ -106,7 +115,51 @@ class Site:
         os.kill(pids_of(self.folder, 0)[node], signal.SIGKILL)
         return node
 
+    def rows(self, query: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+        """What ``tocsin sql`` shows."""
+        capsys.readouterr()
+        assert main(["sql", query, *self.database, "--format=JSONEachRow"]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
     def stop(self) -> None:
         """End all processes; the job is Slurm's."""
         for child in reversed(self.children):
             child.kill()
+
+
+def play(site: Site, webhook: Receiver) -> str:
+    """Strike the job, and wait until it trains again and somebody was paged; the struck node."""
+    site.start_job()
+    node, slurm = site.strike(), site.slurm
+    slurm.until(lambda: slurm.node(node).takes_no_work, 60)
+    slurm.until(lambda: slurm.job(site.job_id).restart_count == 1)
+    slurm.until(lambda: slurm.job(site.job_id).is_running, REQUEUE_SECONDS + 15)
+    slurm.until(lambda: steps_of(site.folder, 1) > 0)
+    until(lambda: bool(alerts(webhook, "TocsinIncident", "firing")))
+    return node
+
+
+def check(site: Site, webhook: Receiver, node: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The effect in Slurm, the page, and the rows of incident, action, acks and page are about the same fault."""
+    slurm, host = site.slurm, host_of(node)
+    actions = "SELECT action_id, verdict_id, kind, hosts, holder FROM tocsin.actions_now"
+    until(lambda: bool(site.rows(f"{actions} WHERE state = 'done' AND kind = 'evict'", capsys)), 60)
+    [action] = site.rows(f"{actions} WHERE state = 'done' AND kind != 'notify'", capsys)
+    assert (action["kind"], action["hosts"], action["holder"]) == ("evict", [host], "slurm")
+    assert slurm.node(node).reason == f"[HC] tocsin gpu_card_drop {action['action_id']}"
+    assert slurm.job(site.job_id).excluded == node
+    assert node not in slurm.hosts_of(site.job_id)
+    said = f"SELECT kind, effects FROM tocsin.action_acks FINAL WHERE action_id = '{action['action_id']}' ORDER BY seq"
+    until(lambda: "done" in {one["kind"] for one in site.rows(said, capsys)}, 60)
+    acks = site.rows(said, capsys)
+    kinds = [one["kind"] for one in acks]
+    assert kinds == ["claimed"] * kinds.count("claimed") + ["started", "done"]
+    assert acks[-1]["effects"] == ["drain", "exclude", "note", "requeue"]
+
+    incident = {"verdict_id": action["verdict_id"], "cause": "gpu_card_drop", "cluster": CLUSTER}
+    assert site.rows(f"SELECT {', '.join(incident)} FROM tocsin.incidents_all FINAL", capsys)[-1] == incident
+    pages = alerts(webhook, "TocsinIncident", "firing")
+    assert [(one["labels"]["verdict_id"], one["labels"]["host"]) for one in pages] == [(action["verdict_id"], host)]
+    sent = "SELECT verdict_id, receiver, outcome FROM tocsin.alerts_sent FINAL WHERE kind = 'firing'"
+    told = {"verdict_id": action["verdict_id"], "receiver": "am", "outcome": "delivered"}
+    until(lambda: site.rows(sent, capsys) == [told])
