@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from tocsin.cli.policy import add_policy_argument
 from tocsin.schemas.credential_store import CredentialStore, read_credentials, write_credentials
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 KEY_FILE: Final = "controller-key.json"
 PUBLIC_FILE: Final = "controller-public.json"
 _MOST_SPARES: Final = 100_000
+Checker = TypeVar("Checker")
 
 
 def add_action_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +90,29 @@ def controller_key(folder: Path) -> Credential:
     if not found:
         raise CredentialError(str(path), f"a file with a private key of role {Role.CONTROLLER.value}")
     return max(found, key=lambda one: one.created_ns)
+
+
+class FreshChecker(Generic[Checker]):
+    """A checker of signatures that knows the keys which a file holds now: holders come and go while a command runs."""
+
+    def __init__(self, path: str, make: Callable[[Iterable[Credential]], Checker]) -> None:
+        """Read the file.
+
+        Args:
+            path: file of credentials.
+            make: makes the checker of credentials.
+
+        Raises:
+            CredentialError: the file cannot be used. Later, what was read before stays in use.
+        """
+        self._store, self._make = CredentialStore(Path(path)), make
+        self._checker = make(self._store.all())
+
+    def now(self) -> Checker:
+        """Return the checker with the present keys."""
+        if self._store.refresh():
+            self._checker = self._make(self._store.all())
+        return self._checker
 
 
 def action_checker_of(path: str) -> ActionChecker | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tocsin.cli.action_settings import action_checker_of
+from tocsin.cli.action_settings import FreshChecker, action_checker_of
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
@@ -122,15 +122,18 @@ def _sinks(
 
 
 def _sink_config(args: argparse.Namespace, check: Check | None) -> TopicSinkConfig:
-    """Return the settings of the sinks: whose messages they believe."""
-    from tocsin.pipeline.identity.action_signatures import AckChecker
+    """Return the settings of the sinks: whose messages they believe. Keys of later executors count from then on."""
+    from tocsin.pipeline.identity.action_signatures import AckChecker, ActionChecker
     from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 
-    actions = action_checker_of(args.controller_keys) if args.act else None
-    if actions is None:
+    if not args.act or action_checker_of(args.controller_keys) is None:
         return TopicSinkConfig(check=check)
-    acks = AckChecker(read_credentials(Path(args.controller_keys)))
-    return TopicSinkConfig(check=check, action_check=actions.check, ack_check=acks.admit)
+    actions, acks = FreshChecker(args.controller_keys, ActionChecker), FreshChecker(args.controller_keys, AckChecker)
+    return TopicSinkConfig(
+        check=check,
+        action_check=lambda value, header, now_ns: actions.now().check(value, header, now_ns),
+        ack_check=lambda value, header, now_ns: acks.now().admit(value, header, now_ns),
+    )
 
 
 def _page(listen: str, parts: Sequence[tuple[TopicSink, KafkaVerdicts]]) -> MetricsPage:
