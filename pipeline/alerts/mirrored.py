@@ -97,18 +97,28 @@ class MirroredAlerts:
             _LOG.error("the state of the alerts cannot be read: they begin anew", extra={"error": str(error)})
         self._revision = self._router.revision
 
-    def tell(self, verdicts: Sequence[Verdict], now_ns: int, *, has_watchdog: bool) -> None:
+    def tell(
+        self,
+        verdicts: Sequence[Verdict],
+        now_ns: int,
+        *,
+        has_watchdog: bool,
+        remarks: Sequence[tuple[str, str]] = (),
+    ) -> None:
         """Take verdict lines, also where there are none, and put what they tell into the queue.
 
         Args:
             verdicts: the lines, in stream order.
             now_ns: the present time.
+            remarks: verdict ids, each with a sentence that is told where its incident was told.
             has_watchdog: whether the watchdog's notice may go out.
 
         Raises:
             EngineError: the working copy cannot be written; begin again from the state.
         """
         told = [(one, self._receivers[one.route]) for one in self._router.on_verdicts(verdicts, now_ns)]
+        for verdict_id, text in remarks:
+            told += [(one, self._receivers[one.route]) for one in self._router.remark(verdict_id, text, now_ns)]
         told += self._watchdog(now_ns) if has_watchdog else []
         if not told and self._revision == self._router.revision:
             return

@@ -23,21 +23,27 @@ from tocsin.pipeline.runtime.flink.identity import StreamIdentity
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.stores.alert_codec import encode_alert
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.schemas.actions import Action
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.covers import Cover, decode_cover
 from tocsin.schemas.errors import DecodeError, IdentityError, SchemaError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, NOTES_TAKEN, VERDICTS, job_key, path_key
+from tocsin.schemas.kafka.topics import ACTIONS, ALERTS_SENT, COVERED, NOTES_TAKEN, VERDICTS, job_key, path_key
 from tocsin.schemas.operator_requests import decode_taken
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Verdict
+from tocsin.schemas.verdicts import ActionKind, Verdict
 
 _BACK_SECONDS: Final = 3600.0
 _CANARY_NS: Final = 600 * NS_PER_SECOND
 """A canary that does not come for so long, after others came, withholds the watchdog's notice."""
 _HELD: Final = "held"
+_REMARKS: Final = "remarks"
 _COVER: Final = "covered/"
+
+
+ReadAction = Callable[[bytes, "bytes | None", int], Action]
+"""Function (value, signature, present time) -> the action; raises ``IdentityError`` or ``SchemaError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,12 @@ class AlertWorkConfig:
     Attributes:
         routes: the routes file.
         hold_seconds: how long a line waits for the controller's word that a fleet incident stands for it.
+        read_action: reads what people are to know of actions; None: nothing is carried out, so nobody is told.
     """
 
     routes: RouteConfig
     hold_seconds: float = 3.0
+    read_action: ReadAction | None = None
 
 
 class AlertWork:
@@ -81,7 +89,9 @@ class AlertWork:
             clock_ns: Unix time in nanoseconds.
             has_threads: whether a thread sends for each receiver; tests call ``send_once``.
         """
-        self.inputs: Mapping[str, float | None] = {VERDICTS: _BACK_SECONDS, COVERED: None, NOTES_TAKEN: None}
+        acting = {} if config.read_action is None else {ACTIONS: _BACK_SECONDS}
+        self.inputs: Mapping[str, float | None] = {VERDICTS: _BACK_SECONDS, COVERED: None, NOTES_TAKEN: None, **acting}
+        self._read_action = config.read_action
         self.refused: Counter[str] = Counter()
         self._config = config
         self._make_adapters = make_adapters
@@ -94,6 +104,9 @@ class AlertWork:
         self._canary_ns = 0
         self._held: deque[tuple[int, Verdict]] = deque()
         self._held_kept = b"[]"
+        self._remarks: list[tuple[int, str, str]] = []
+        """What is to be told of actions: when it came, verdict id, sentence."""
+        self._remarks_kept = b"[]"
         self._covered: dict[str, str] = {}
         self._cover_changes: dict[str, bytes | None] = {}
         self._row_count = 0
@@ -106,6 +119,8 @@ class AlertWork:
         self._held_kept = state.get(_HELD, b"[]")
         for text in json.loads(self._held_kept):
             self._held.append((now_ns, decode_verdict(text.encode())))
+        self._remarks_kept = state.get(_REMARKS, b"[]")
+        self._remarks = [(now_ns, name, text) for name, text in json.loads(self._remarks_kept)]
         self._covered = {name: data.decode() for name, data in state.items() if name.startswith(_COVER)}
         self._cover_changes = {}
         self._work = PlannedWork()
@@ -133,7 +148,10 @@ class AlertWork:
             due.append(self._held.popleft()[1])
         is_withheld = bool(self._canary_ns) and now_ns - self._canary_ns > _CANARY_NS
         due += self._work.released(due, now_ns)
-        self._the_active().tell(due, now_ns, has_watchdog=not is_withheld)
+        # twice the time of a verdict: the incident of a verdict that came just after it must be told first
+        ripe = sum(1 for at_ns, _, _ in self._remarks if at_ns <= 2 * old_ns - now_ns)
+        remarks, self._remarks = [one[1:] for one in self._remarks[:ripe]], self._remarks[ripe:]
+        self._the_active().tell(due, now_ns, has_watchdog=not is_withheld, remarks=remarks)
 
     def _read(self, message: Message, now_ns: int) -> None:
         """Read one message: a verdict is held, a cover or planned work is noted.
@@ -145,6 +163,11 @@ class AlertWork:
         if message.value is None:
             raise DecodeError("the message has no value")
         topic = message.topic.rpartition(".")[2]
+        if topic == ACTIONS and self._read_action is not None:
+            action = self._read_action(message.value, message.signature, now_ns)
+            if action.kind is ActionKind.NOTIFY:
+                self._remarks.append((now_ns, action.verdict_id, action.detail or action.reason))
+            return
         if topic == NOTES_TAKEN:
             if self._check is not None:
                 self._check(message.value, message.signature, message.timestamp_ns)
@@ -192,6 +215,9 @@ class AlertWork:
         held = json.dumps([encode_verdict(verdict).decode() for _, verdict in self._held]).encode()
         if held != self._held_kept:
             changes[_HELD] = self._held_kept = held
+        remarks = json.dumps([one[1:] for one in self._remarks]).encode()
+        if remarks != self._remarks_kept:
+            changes[_REMARKS] = self._remarks_kept = remarks
         return changes
 
     def outputs(self) -> list[Output]:

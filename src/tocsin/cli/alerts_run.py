@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from typing import TYPE_CHECKING
 
+from tocsin.cli.action_settings import action_checker_of
 from tocsin.cli.active import add_active_arguments, run_active
 from tocsin.cli.kafka import settings_of
 from tocsin.cli.sink import check_of
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka.topics import ALERTS_STATE
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.kafka.alert_work import ReadAction
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +23,15 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_active_arguments(parser)
     text = "sign the rows of what was sent with this private key of role engine"
     parser.add_argument("--signing-key", metavar="FILE", default="", help=text)
+    text = (
+        "the controller acts ('tocsin controller --act'): what people are to know of an action is told where its "
+        "incident was told [env: TOCSIN_ACT]"
+    )
+    is_set = os.environ.get("TOCSIN_ACT", "") not in {"", "0"}
+    parser.add_argument("--act", action="store_true", default=is_set, help=text)
+    text = "with --act: believe only actions that controllers of this file signed [env: TOCSIN_CONTROLLER_KEYS]"
+    default = os.environ.get("TOCSIN_CONTROLLER_KEYS", "")
+    parser.add_argument("--controller-keys", metavar="FILE", default=default, help=text)
 
 
 def run_alerts(args: argparse.Namespace) -> None:
@@ -47,5 +62,20 @@ def run_alerts(args: argparse.Namespace) -> None:
     for adapter in make_adapters().values():  # what is wrong with a receiver is told at the start
         adapter.close()
     identity = StreamIdentity.of_config(SignatureConfig(signing_key=args.signing_key), time.time_ns())
-    work = AlertWork(AlertWorkConfig(routes), make_adapters, identity, check)
+    work = AlertWork(AlertWorkConfig(routes, read_action=_read_action(args)), make_adapters, identity, check)
     run_active(args, settings, SeatConfig(args.topic_prefix, ALERTS_STATE, "alerts", work.inputs), work)
+
+
+def _read_action(args: argparse.Namespace) -> ReadAction | None:
+    """Return what reads actions, None where none is carried out.
+
+    Raises:
+        ConfigError: the file of keys holds no controller's key.
+        CredentialError: it cannot be read.
+    """
+    from tocsin.schemas.action_codec import decode_action
+
+    if not args.act:
+        return None
+    checker = action_checker_of(args.controller_keys)
+    return checker.admit if checker is not None else lambda value, _header, _now_ns: decode_action(value)

@@ -14,6 +14,8 @@ from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult, Notice
 from tocsin.pipeline.alerts.queue import AlertQueue, QueuedNotice
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
 from tocsin.pipeline.alerts.told_parts import told_of
+from tocsin.pipeline.identity.action_signatures import ActionChecker, ActionSigner
+from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.pipeline.kafka.alert_work import AlertWork, AlertWorkConfig
 from tocsin.pipeline.kafka.consumer_api import Message
 from tocsin.pipeline.kafka.fleet_work import FleetWork, covered_output
@@ -22,26 +24,32 @@ from tocsin.pipeline.kafka.topic_sink import Check
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
 from tocsin.pipeline.lab.testing.seats import MemorySeat, MemorySeats
 from tocsin.pipeline.stores.alert_codec import decode_alert
+from tocsin.schemas.action_codec import encode_action
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Action, ActionTarget, action_id_of
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.covers import Cover
+from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import IdentityError, TakenOverError
 from tocsin.schemas.job_key import FLEET_JOB_ID
-from tocsin.schemas.kafka.topics import ALERTS_SENT, COVERED, EVENTS, NOTES_TAKEN, VERDICTS
+from tocsin.schemas.kafka.topics import ACTIONS, ALERTS_SENT, COVERED, EVENTS, NOTES_TAKEN, VERDICTS
 from tocsin.schemas.operator_notes import Maintenance
 from tocsin.schemas.operator_requests import NoteTaken
 from tocsin.schemas.reasons import IdentityRefusal, Reason
-from tocsin.schemas.verdicts import Component, ComponentKind, Verdict, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Verdict, VerdictState
 from tocsin.schemas.wire.codec import encode
 
 ROUTES = RouteConfig({}, (Route("all", "pager"),), watchdog=AlertWatchdog("dog", 60.0))
+_CONTROLLER = new_signing_key(Role.CONTROLLER, "controller", 1)
 FIRING, RESOLVED = NoticeKind.FIRING, NoticeKind.RESOLVED
 
 
 class World:
     """The topics, the receivers, and the processes, one after another."""
 
-    def __init__(self) -> None:
-        self.seats = MemorySeats((VERDICTS, COVERED, NOTES_TAKEN))
+    def __init__(self, *, is_acting: bool = False) -> None:
+        self.seats = MemorySeats((VERDICTS, COVERED, NOTES_TAKEN, ACTIONS))
+        self.read_action = ActionChecker([public_half(_CONTROLLER)]).admit if is_acting else None
         self.pager, self.dog = FakeAdapter(), FakeAdapter()
         self.check: Check | None = None
         self.now_ns = ONSET + 60 * SECOND
@@ -53,7 +61,12 @@ class World:
         self.seats.holder, self.seat.poll_count = self.seat, 1000
         adapters = {"pager": self.pager, "dog": self.dog}
         self.work = AlertWork(
-            AlertWorkConfig(ROUTES), lambda: adapters, None, self.check, clock_ns=lambda: self.now_ns, has_threads=False
+            AlertWorkConfig(ROUTES, read_action=self.read_action),
+            lambda: adapters,
+            None,
+            self.check,
+            clock_ns=lambda: self.now_ns,
+            has_threads=False,
         )
         self.work.begin(*self.seat.take_over())
 
@@ -67,6 +80,16 @@ class World:
         work = Maintenance("00ff", "c1", target, self.now_ns, end_ns, "new cable", "operator:ann", said)
         output = taken_output(NoteTaken(work, hosts))
         self.seats.write(NOTES_TAKEN, output.value, output.key)
+
+    def page(self, about: Verdict, detail: str, *, is_forged: bool = False) -> None:
+        """The controller of actions wants people to know something."""
+        target = ActionTarget(about.job, None, ())
+        times = self.now_ns, self.now_ns + 600 * SECOND, ActionState.DONE, "held_for_long", self.now_ns
+        action_id = action_id_of(about.verdict_id, ActionKind.NOTIFY, target)
+        words = (action_id, about.verdict_id, 0, ActionKind.NOTIFY, target, about.cause, "controller", "controller")
+        value = encode_action(Action(*words, *times, detail=detail))
+        signature = b"forged" if is_forged else ActionSigner(_CONTROLLER).header(value)
+        self.seats.write(ACTIONS, value, signature=signature)
 
     def run(self, seconds: int = 1) -> None:
         """Let time pass: read, commit what is due."""
@@ -337,3 +360,24 @@ def test_the_age_of_what_waits_is_a_metric(world: World) -> None:
     ages = {one.labels["receiver"]: one.value for one in family.samples}
     assert 100 <= ages["pager"] <= 106
     assert ages["dog"] < 106
+
+
+def test_what_people_are_to_know_of_an_action_is_told_where_its_incident_was_told() -> None:
+    world = World(is_acting=True)
+    world.say(confirmed("v1"))
+    world.page(confirmed("v1"), "evict n1: nobody who is alive carries it out")
+    world.run(2)
+    world.begin()  # killed while both wait
+    world.run(4)
+    world.send()
+    world.run(8)
+    world.send()
+    assert world.told() == [(FIRING, "v1"), (NoticeKind.CHANGED, "v1")]
+    assert world.pager.sent[-1].note == "evict n1: nobody who is alive carries it out"
+    world.page(confirmed("v1"), "evict n1: a forged sentence", is_forged=True)
+    world.begin()
+    world.run(10)
+    world.send()
+    assert len(world.told()) == 2
+    assert sum(world.work.refused.values()) == 1
+    world.work.end()
