@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from tocsin.pipeline.actions.executors.cordons import CordonReader, CordonWatch
 from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.signed_actions import SignedAction, SignedActions
 from tocsin.pipeline.actions.executors.target import ShowsProposals, TargetSystem
@@ -116,6 +117,8 @@ class ExecutorClient:
         self._cores = [ExecutorCore(config) for config in configs]
         self._proposals = target if isinstance(target, ShowsProposals) else None
         self._workers = [ExecutorWorker(core, target, clock_ns, self._say) for core in self._cores]
+        reader = target if isinstance(target, CordonReader) else None
+        self._cordons = [] if reader is None else [CordonWatch(one.cluster, reader) for one in configs]
         self._waiting: deque[dict[str, str]] = deque()
         self._after = 0
         self._heard_ns = -_HEARD_NS
@@ -139,6 +142,8 @@ class ExecutorClient:
             self._proposals.on_time()
         for worker in self._workers:
             worker.work()
+        for told in (told for watch in self._cordons for told in watch.look(self._clock_ns())):
+            self._put(told)
         if self._waiting:
             self.exchange()
 
@@ -199,6 +204,8 @@ class ExecutorClient:
         is_known = one.action.target.job.cluster in {config.cluster for config in self._configs}
         if self._proposals is not None and is_known:
             self._proposals.on_action(one.action)
+        for watch in self._cordons:
+            watch.on_action(one.action)
         for core in self._cores:
             self._say(core.on_action(one.action, self._clock_ns()))
 

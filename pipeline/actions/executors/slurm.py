@@ -27,6 +27,7 @@ from tocsin.pipeline.actions.executors.slurm_nodes import NodeNames
 from tocsin.pipeline.actions.executors.slurm_requeue import look_at_job
 from tocsin.pipeline.actions.executors.slurm_text import JobReading, NodeReading
 from tocsin.pipeline.actions.executors.target import Look, Stage
+from tocsin.schemas.action_events import CordonOwner
 from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import TargetRefusedError
 from tocsin.schemas.verdicts import ActionKind
@@ -111,6 +112,15 @@ class SlurmTarget:
     def make(self, action: Action, look: Look) -> None:
         """See ``TargetSystem.make``."""
         self._steps[look.step](self._in_slurms_names(action), look.host)
+
+    def cordon_of(self, host: str) -> CordonOwner | None:
+        """See ``CordonReader.cordon_of``: a node with another reason than ours is somebody else's."""
+        node = self._cluster.node(self._names.node_of(host))
+        if node is None:
+            return None
+        if not node.takes_no_work:
+            return CordonOwner.NOBODY
+        return CordonOwner.TOCSIN if actions_of(node, self._user) else CordonOwner.OTHER
 
     def _in_slurms_names(self, action: Action) -> Action:
         """Return an action with nodes for hosts; where nobody told the job's number, the job's id is taken for it."""
