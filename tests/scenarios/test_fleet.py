@@ -139,6 +139,49 @@ def test_the_driver_is_blamed_only_where_the_code_names_it(code: int, cause: str
     assert found.cause == cause
 
 
+def _with_drivers(fleet: Fleet, new: list[str], *, kind: str = "driver") -> None:
+    """All hosts tell their versions; some have another one of a kind."""
+    for host in fleet.hosts:
+        told = {"driver": "570.86.15", "firmware": "vbios 96.00.74.00.01"}
+        told |= {kind: "580.1"} if host in new else {}
+        fleet.event(host, events.HOST_FACTS, driver=told["driver"], firmware=told["firmware"])
+    fleet.run(1.0)
+
+
+def _drop(fleet: Fleet, hosts: list[str]) -> None:
+    """Let hosts lose a GPU, one every third day."""
+    for host in hosts:
+        fleet.event(host, events.GPU_LOST)
+        fleet.run(72 * HOUR, 24 * HOUR)
+
+
+@pytest.mark.parametrize("kind", ["driver", "firmware"])
+def test_hosts_with_a_new_driver_that_drop_over_weeks_are_one_incident_about_it(kind: str) -> None:
+    fleet = Fleet(600)
+    new = fleet.hosts[3::50]
+    _with_drivers(fleet, new, kind=kind)
+    _drop(fleet, new[:6])
+    [found] = fleet.opened(FLEET_JOB_ID)
+    assert found.cause == "common_driver"
+    assert f"all of them run {kind} 580.1, as 12 of 600 hosts do" in {one.text for one in found.evidence}
+
+
+def test_as_many_hosts_with_mixed_drivers_are_chance() -> None:
+    fleet = Fleet(600)
+    _with_drivers(fleet, fleet.hosts[3::50])
+    _drop(fleet, fleet.hosts[3:200:50] + fleet.hosts[5:100:50])
+    assert fleet.opened(FLEET_JOB_ID) == []
+
+
+def test_a_driver_that_the_whole_fleet_has_is_not_blamed() -> None:
+    fleet = Fleet()
+    _with_drivers(fleet, [])
+    for host in fleet.hosts[:30]:
+        fleet.event(host, events.XID, code=79)
+    fleet.run(1.0)
+    assert [one.cause for one in fleet.opened(FLEET_JOB_ID)] == ["common_component"]
+
+
 def test_idle_hosts_that_drop_together_are_told_as_one_and_none_is_drained() -> None:
     fleet = Fleet()
     for host in fleet.hosts[:30]:

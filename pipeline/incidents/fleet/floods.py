@@ -20,6 +20,7 @@ from tocsin.pipeline.incidents.fleet.coincidence import exceeding_window, faults
 from tocsin.pipeline.incidents.fleet.config import FleetConfig, FleetReason
 from tocsin.pipeline.incidents.fleet.hosts import FleetHosts
 from tocsin.pipeline.incidents.fleet.signals import LINK_SIGNALS, names_driver
+from tocsin.pipeline.incidents.fleet.versions import common_version, exceeding_version, version_of
 from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, FaultKind, Verdict
 
@@ -222,6 +223,12 @@ class Floods:
         if self._is_over(times, min(times), now_ns):
             return  # old verdicts, read at a first start: what is over opens nothing
         window_ns, _ = exceeding_window(self._config, times, self._hosts.count, now_ns, cause)
+        if not window_ns and not name.startswith(_MONITORING) and name not in LINK_SIGNALS:
+            found, window_ns = exceeding_version(self._config, self._hosts, by_host, cause)
+            if found is not None:
+                by_host = {
+                    one: by_host[one] for one in by_host if version_of(self._hosts, found.kind, one) == found.version
+                }
         if window_ns and (not name.startswith(_MONITORING) or window_ns == self._config.windows_ns[0]):
             hosts = {host: ts_ns for host, ts_ns in by_host.items() if now_ns - ts_ns <= window_ns}
             self._open(name, hosts, window_ns, None)
@@ -247,16 +254,18 @@ class Floods:
             common: what the hosts share, None: not known.
         """
         now_ns, signal = self._hosts.now_ns, name.removeprefix(_PLANNED)
+        version = None if signal in LINK_SIGNALS else common_version(self._config, self._hosts, hosts)
         if name != signal:
             cause = "planned_work"
         elif name.startswith(_MONITORING):
             cause = "monitoring_fault"
-        elif common is None and names_driver(signal):
+        elif common is None and (names_driver(signal) or version is not None):
             cause = "common_driver"
         else:
             cause = "common_component"
         texts = [self._sentence(signal, hosts, window_ns)]
         texts += [f"all of them are behind {common.name}"] if common is not None else []
+        texts += [version.text] if version is not None and cause == "common_driver" else []
         work = self._hosts.work_on(min(hosts), now_ns) if cause == "planned_work" else None
         texts += [f"planned work: {work.reason} ({work.actor})"] if work is not None else []
         onset_ns = min(hosts.values())

@@ -99,7 +99,7 @@ def signal_name_of(verdict: Verdict) -> str:
 def names_driver(name: str) -> bool:
     """Return whether a signal's own words blame the GPU's driver or firmware: the mnemonic in NVIDIA's catalogue does.
 
-    Versions are in no record, so nothing else tells a driver's fault from that of another thing that hosts share.
+    It needs no versions; where hosts tell theirs, ``versions`` finds what they have in common.
     """
     kind, _, code = name.partition(":")
     if kind != events.XID or not code.isdecimal():
