@@ -2,8 +2,8 @@
 
 ``python -m tests.chaos.chaos [--kills 20] [--mode both] [--seed S] [--tally FILE]``: round after round, modes in turn.
 ``--rounds N`` ends after so many; ``--tally`` adds to what earlier runs did. ``--mode embedded``: ``tocsin serve``.
-After the last round the sender of alerts and the controller are killed; ``--only alerts``, ``controller``, ``pages``:
-only one of them, only both.
+After the last round the sender of alerts and the controller are killed, then executors and the controller;
+``--only alerts``, ``controller``, ``pages``: only one of the former, only both; ``--only actions``: only the latter.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.action_round import ActionRoundConfig, run_action_round
 from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
 from tests.chaos.engine import servers
 from tests.chaos.live_round import LiveConfig, run_live_round
@@ -32,6 +33,7 @@ ALL = (*COMPONENTS, AGENT)
 MODES = {"at-least-once": (False,), "exactly-once": (True,), "both": (False, True)}
 EMBEDDED = "embedded"
 PAGES = "pages"
+ACTIONS = "actions"
 
 
 @dataclass
@@ -100,12 +102,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="of the first round")
     parser.add_argument("--seconds", type=float, default=1200.0, help="of recording a round")
     parser.add_argument("--agent", action="store_true", help="only rounds that kill an agent's sink")
-    parser.add_argument("--only", choices=(*ROLES, PAGES), help="only a round that counts pages")
+    parser.add_argument("--only", choices=(*ROLES, PAGES, ACTIONS), help="only a round that counts pages, or effects")
     parser.add_argument("--tally", type=Path, help="a file that adds up runs")
     parser.add_argument("--folder", type=Path, help="keep all that is written there")
     args = parser.parse_args()
     if args.mode == EMBEDDED:
         return _embedded(args)
+    if args.only == ACTIONS:
+        return _actions(args)
     if args.only:
         return _pages(args, ROLES if args.only == PAGES else (args.only,))
     tally, done = Tally.read(args.tally), 0
@@ -124,7 +128,7 @@ def main() -> int:
     print(tally.text())
     problems_count = tally.unequal.total()
     if not args.rounds and not args.agent:
-        problems_count += _pages(args, ROLES)
+        problems_count += _pages(args, ROLES) + _actions(args)
     return 1 if problems_count else 0
 
 
@@ -136,6 +140,24 @@ def _pages(args: argparse.Namespace, roles: tuple[str, ...]) -> int:
     broker.start()
     try:
         reported = run_page_round(PageConfig(args.seed, roles, args.kills), broker, folder, "chaos")
+    finally:
+        broker.stop()
+    print(reported.text(), flush=True)
+    if reported.problems or args.folder is not None:
+        print(f"  all that it wrote: {folder}", flush=True)
+    else:
+        shutil.rmtree(folder)
+    return 1 if reported.problems else 0
+
+
+def _actions(args: argparse.Namespace) -> int:
+    """A round that kills executors and the controller; 1 where something else was carried out."""
+    folder = Path(tempfile.mkdtemp(prefix="tocsin-actions-", dir=args.folder))
+    print(f"actions: round with seed {args.seed}, {args.kills} kills of each", flush=True)
+    broker = Broker(BrokerConfig(folder / "kafka"))
+    broker.start()
+    try:
+        reported = run_action_round(ActionRoundConfig(args.seed, args.kills), broker, folder, "chaos")
     finally:
         broker.stop()
     print(reported.text(), flush=True)

@@ -1,0 +1,23 @@
+"""Executors and the controller, killed on a real broker: a short form of ``make chaos ARGS="--only actions"``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.action_round import ActionRoundConfig, run_action_round
+from tocsin.cli.cluster.broker import Broker
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_carried_out_by_killed_processes_is_what_an_undisturbed_run_does(
+    kafka_broker: Broker, topic_prefix: str, tmp_path: Path
+) -> None:
+    reported = run_action_round(ActionRoundConfig(seed=3, kills_count=4), kafka_broker, tmp_path, topic_prefix)
+
+    print(reported.text())
+    assert reported.problems == []
+    assert reported.kills == {"controller": 4, "slurm": 4, "job": 4}
+    assert reported.actions_count == 5
