@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -9,6 +10,10 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 from tests.hand_clock import HandClock
+from tests.pipeline.actions.executors.made import made_action
+from tests.pipeline.actions.executors.world import StepTarget
+from tests.pipeline.actions.kit import CLUSTER, KINDS, verdict_on
+from tests.pipeline.kafka.action_kit import CONTROLLER, EXECUTOR, KEYS, ActionWorld
 from tests.pipeline.kafka.fleet_kit import second_of
 from tests.pipeline.kafka.kit import FaultyStore, drained, topic
 from tests.pipeline.kafka.kit import WaitingSource as Source
@@ -18,9 +23,12 @@ from tocsin.collectors.agent import agent_metrics
 from tocsin.collectors.agent.runner import CollectorReport
 from tocsin.collectors.agent.tally import Tally
 from tocsin.collectors.transport.sink import SinkStatus
+from tocsin.pipeline.actions.executors.client import ExecutorClient, ExecutorKeys
+from tocsin.pipeline.actions.executors.core import ExecutorConfig
 from tocsin.pipeline.alerts.notice import DeliveryReason, DeliveryResult
 from tocsin.pipeline.alerts.queue import AlertQueue
 from tocsin.pipeline.alerts.routes import AlertWatchdog, Route, RouteConfig
+from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker, ActionSigner
 from tocsin.pipeline.incidents.standing import incident_families
 from tocsin.pipeline.kafka.active import ActiveConfig, ActiveProcess, ActiveWork
 from tocsin.pipeline.kafka.alert_work import AlertWork, AlertWorkConfig
@@ -36,10 +44,13 @@ from tocsin.pipeline.runtime.embedded.ettr_follower import attach_ettr
 from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
 from tocsin.pipeline.runtime.embedded.service_metrics import families_of
 from tocsin.pipeline.runtime.flink.driver import COUNTERS
+from tocsin.schemas.action_codec import encode_action
+from tocsin.schemas.action_events import ExecutorHeard
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.kafka.topics import COVERED, EVENTS, VERDICTS
 from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.verdicts import ActionKind
 from tocsin.schemas.wire.codec import encode
 
 ROUTES = RouteConfig({}, (Route("all", "pager"),), watchdog=AlertWatchdog("dog", 10.0))
@@ -64,7 +75,8 @@ def pages(folder: Path) -> Pages:
         "tocsin-agent": _agent(),
         "tocsin-serve": _engine(folder),
         "tocsin-sink": _sinks(),
-        "tocsin-controller": _active("controller", FleetWork(), (EVENTS, VERDICTS)),
+        "tocsin-controller": [*_active("controller", FleetWork(), (EVENTS, VERDICTS)), *_acting()],
+        "tocsin-executor-job": _executor(),
         "tocsin-alerts": _alerts(),
         "tocsin-flink": _flink(),
     }
@@ -141,6 +153,34 @@ def _active(name: str, work: ActiveWork, topics: tuple[str, ...]) -> list[Family
     process = ActiveProcess(name, seat, work, ActiveConfig(keep_seconds=0.0), lambda: 0.0)
     process.run(stop)
     return shown
+
+
+def _acting() -> list[Family]:
+    world = ActionWorld()
+    world.settle()
+    world.judge(verdict_on("n1"))
+    world.tell(ExecutorHeard(CLUSTER, "slurm", KINDS, world.now_ns), None)
+    world.run(3)
+    return world.work.families()
+
+
+class _OneAction:
+    """A channel with one signed action, one without a signature, and an engine that takes no message."""
+
+    def call(self, cmd: str, **args: object) -> dict[str, object]:
+        del cmd
+        value = encode_action(made_action(ActionKind.RESTART, "n1", now_ns=BEGIN_NS))
+        lines = [base64.b64encode(one).decode() for one in (value, ActionSigner(CONTROLLER).header(value), b"")]
+        actions = [{"value": lines[0], "signature": lines[1]}, {"value": lines[0], "signature": lines[2]}]
+        return {"actions": [] if args["after"] else actions, "seq": 2, "refused": ["unsigned"]}
+
+
+def _executor() -> list[Family]:
+    keys = ExecutorKeys(AckSigner(EXECUTOR), ActionChecker(KEYS))
+    configs = [ExecutorConfig("ci", "slurm", frozenset({ActionKind.RESTART}))]
+    client = ExecutorClient(configs, _OneAction(), keys, StepTarget([0]), lambda: BEGIN_NS)
+    client.exchange()
+    return list(client.families())
 
 
 def _alerts() -> list[Family]:

@@ -197,6 +197,37 @@ MONITOR: Final = Board(
                 units={"longest": "s"},
             ),
         ),
+        "Actions": (
+            _series(
+                "Executors that do not answer, and those without a connection",
+                Prom('count by (job) (up{job=~"tocsin-executor-.+"} == 0)', "{{job}} is gone"),
+                Prom("count by (job) (tocsin_executor_connected == 0)", "{{job}} is not connected"),
+            ),
+            _series("Actions by state", Prom("sum by (kind, state) (tocsin_actions)", "{{kind}} {{state}}")),
+            _series(
+                "What executors say",
+                Prom(
+                    "sum by (job, said, reason) (increase(tocsin_executor_acks_total[$__rate_interval])) > 0",
+                    "{{job}} {{said}} {{reason}}",
+                ),
+            ),
+            _series(
+                "What has no effect at executors",
+                Prom(
+                    "sum by (job, reason) (increase(tocsin_executor_troubles_total[$__rate_interval])) > 0",
+                    "{{job}} {{reason}}",
+                ),
+                width=12,
+            ),
+            _series(
+                "What has no effect at the controller",
+                Prom(
+                    "sum by (reason) (increase(tocsin_action_messages_left_out_total[$__rate_interval])) > 0",
+                    "{{reason}}",
+                ),
+                width=12,
+            ),
+        ),
         "Sink": (
             _series(
                 "Messages that wait to be written",
