@@ -23,7 +23,7 @@ from tocsin.cli.durations import duration_of
 from tocsin.collectors.preflight.blame import attributed
 from tocsin.collectors.preflight.checks import HostChecks, PreflightConfig
 from tocsin.collectors.preflight.exchange import Rendezvous, exchange
-from tocsin.schemas.errors import ConfigError, FieldError
+from tocsin.schemas.errors import ConfigError, FieldError, TargetError
 from tocsin.schemas.preflight import CheckName, CheckReason, HostAnswer, answer_of, failed
 from tocsin.schemas.printable import json_text, plain
 
@@ -33,6 +33,7 @@ _MARK: Final = "tocsin-preflight-answer "
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _MEMBER: Final = re.compile(r"(?:(slurm)|(\d{1,4})/(\d{1,4}))@([^@\s]+):(\d{1,5})")
 _TAIL_CHARACTERS: Final = 300
+_ASK_SECONDS: Final = 15.0
 _STAGES_COUNT: Final = 8
 """Checks with a load of their own, which a host runs one after the other."""
 
@@ -145,7 +146,9 @@ def check_group(args: argparse.Namespace, config: PreflightConfig) -> list[HostA
         return _check_by_jobs(args, hosts, ["tocsin", *words], seconds)
     member = [sys.executable, "-m", "tocsin", *words]
     if args.show:
-        command = shlex.join(srun_command(hosts, member, args.port) if args.via == SRUN else member)
+        command = shlex.join(
+            srun_command(hosts, member, _first_address(hosts, args.port)) if args.via == SRUN else member
+        )
         print(plain(f"SLURM_HOSTFILE={args.group} {command}" if args.via == SRUN else command))
         return None
     run = run_srun if args.via == SRUN else run_here
@@ -184,16 +187,34 @@ def run_srun(hosts: Sequence[str], member: Sequence[str], port: int, seconds: fl
     with tempfile.NamedTemporaryFile("w", prefix="tocsin-hosts-") as file:
         file.write("\n".join(hosts) + "\n")
         file.flush()
-        command = srun_command(hosts, member, port)
+        command = srun_command(hosts, member, _first_address(hosts, port))
         # Task I runs on line I of this file, so that the first host is the one where all meet.
         output, why = _outputs([command], seconds, {"SLURM_HOSTFILE": file.name})
     return answers_of(hosts, output, why)
 
 
-def srun_command(hosts: Sequence[str], member: Sequence[str], port: int) -> list[str]:
-    """Return the command line of srun; the hosts and their order are in the file that SLURM_HOSTFILE names."""
+def srun_command(hosts: Sequence[str], member: Sequence[str], meeting: str) -> list[str]:
+    """Return the command line of srun; the hosts and their order are in the file that SLURM_HOSTFILE names.
+
+    Args:
+        hosts: the group's hosts.
+        member: program and arguments of each task.
+        meeting: where the tasks meet: ``ADDRESS:PORT``.
+    """
     options = (f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", "--distribution=arbitrary", "--exclusive")
-    return ["srun", *options, *member, "--member", f"slurm@{hosts[0]}:{port}"]
+    return ["srun", *options, *member, "--member", f"slurm@{meeting}"]
+
+
+def _first_address(hosts: Sequence[str], port: int) -> str:
+    """Return where the tasks of srun meet: the first host's ``NodeAddr``, its name where Slurm does not tell it."""
+    from tocsin.pipeline.actions.executors.commands import Programs
+    from tocsin.pipeline.actions.executors.slurm_cluster import ENVIRONMENT, SlurmCluster
+
+    found = hosts[0]
+    with contextlib.suppress(TargetError):
+        machines = SlurmCluster(Programs(_ASK_SECONDS, ENVIRONMENT)).machines()
+        found = next((one.address for one in machines if one.name == hosts[0]), found)
+    return f"{found}:{port}"
 
 
 def run_here(hosts: Sequence[str], member: Sequence[str], port: int, seconds: float) -> list[HostAnswer]:
