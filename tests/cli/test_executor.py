@@ -20,6 +20,7 @@ from tocsin.pipeline.actions.executors.core import ExecutorConfig
 from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.pipeline.lab.testing import JobShape
+from tocsin.schemas.action_events import ActionEvent, MachineFacts
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credential_store import write_credentials
@@ -27,6 +28,7 @@ from tocsin.schemas.credentials import Credential, Role
 from tocsin.schemas.errors import ConfigError, TargetRefusedError
 from tocsin.schemas.verdicts import ActionKind
 
+HOSTS = [f"n{index:02}" for index in range(8)]
 KINDS = frozenset({ActionKind.RESTART, ActionKind.EVICT})
 
 
@@ -71,17 +73,22 @@ def test_a_fault_is_carried_out_to_its_end(life: ActingLife) -> None:
     assert told == [ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE]
 
 
-def test_a_target_that_shows_proposals_is_told_of_every_state(life: ActingLife) -> None:
+def test_a_target_is_told_of_every_state_and_its_facts_reach_the_controller(life: ActingLife) -> None:
     class ShowingTarget(StepTarget):
         shown: ClassVar[list[ActionState]] = []
         turns: ClassVar[list[int]] = []
+        uids: ClassVar[set[str]] = set()
 
         def on_action(self, action: Action) -> None:
             if action.kind is not ActionKind.NOTIFY:
                 self.shown.append(action.state)
+                self.uids.update(one.node_uid for one in action.target.machines)
 
         def on_time(self) -> None:
             self.turns.append(len(self.shown))
+
+        def facts(self, cluster: str) -> list[ActionEvent]:
+            return [MachineFacts(cluster, one, life.job.now_ns, node_uid=f"uid-{one}") for one in HOSTS]
 
     target = ShowingTarget([0], frozenset())  # it does no kind itself
     client = _client(life, target)
@@ -91,6 +98,8 @@ def test_a_target_that_shows_proposals_is_told_of_every_state(life: ActingLife) 
     _go_on(life, client, 3)
     assert target.shown[0] is ActionState.APPROVED
     assert target.turns[-1] == len(target.shown)
+    assert all(uid.startswith("uid-") for uid in target.uids)
+    assert target.uids
 
 
 def test_actions_of_a_controller_that_is_not_known_are_not_done(life: ActingLife) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from tests.pipeline.actions.executors.kube_cases import KubeCases
 from tests.pipeline.actions.executors.kube_device_cases import DeviceCases
 from tests.pipeline.actions.executors.kube_lease_cases import LeaseCases
+from tests.pipeline.actions.executors.kube_watch_cases import WatchCases
 
 
 class TestRealKubernetes(KubeCases):
     """The cases on a real API server."""
+
+
+class TestRealWatch(WatchCases):
+    """Facts on a real API server."""
 
 
 class TestRealLease(LeaseCases):

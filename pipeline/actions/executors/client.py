@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from tocsin.pipeline.actions.executors.cordons import CordonReader, CordonWatch
 from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.signed_actions import SignedAction, SignedActions
-from tocsin.pipeline.actions.executors.target import ShowsProposals, TargetSystem
+from tocsin.pipeline.actions.executors.target import ShowsProposals, TargetSystem, TellsFacts
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
 from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 from tocsin.schemas.action_codec import encode_ack, encode_event
@@ -116,6 +116,7 @@ class ExecutorClient:
         self.signed = SignedActions() if signed is None else signed
         self._cores = [ExecutorCore(config) for config in configs]
         self._proposals = target if isinstance(target, ShowsProposals) else None
+        self._tells = target if isinstance(target, TellsFacts) else None
         self._workers = [ExecutorWorker(core, target, clock_ns, self._say) for core in self._cores]
         reader = target if isinstance(target, CordonReader) else None
         self._cordons = [] if reader is None else [CordonWatch(one.cluster, reader) for one in configs]
@@ -140,6 +141,9 @@ class ExecutorClient:
             return
         if self._proposals is not None:
             self._proposals.on_time()
+        for config in self._configs if self._tells is not None else ():
+            for told in self._tells.facts(config.cluster) if self._tells is not None else ():
+                self._put(told)
         for worker in self._workers:
             worker.work()
         for told in (told for watch in self._cordons for told in watch.look(self._clock_ns())):

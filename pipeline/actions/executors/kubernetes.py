@@ -8,7 +8,7 @@ takes the job's pods from the machine as far as disruption budgets allow; the jo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -28,14 +28,17 @@ from tocsin.pipeline.actions.executors.kubernetes_marks import (
 )
 from tocsin.pipeline.actions.executors.kubernetes_pods import evict_one, look_at_pods, pod_left, pods_of_job
 from tocsin.pipeline.actions.executors.kubernetes_text import KubeNode
+from tocsin.pipeline.actions.executors.kubernetes_watch import NodeWatch
 from tocsin.pipeline.actions.executors.looks import joined
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.target import Look, Stage
+from tocsin.schemas.action_events import ActionEvent
 from tocsin.schemas.actions import Action, Machine
 from tocsin.schemas.errors import TargetError, TargetRefusedError
 from tocsin.schemas.verdicts import ActionKind
 
 _LOG = logging.getLogger("tocsin.executor")
+_MOST_STEPS: Final = 10
 KINDS: Final = frozenset({ActionKind.DRAIN, ActionKind.EVICT})
 """What Kubernetes can do."""
 _TAKEN: Final = (ExecutorReason.DRAINED_BY_SOMEBODY, ExecutorReason.HELD_BY_OTHER_ACTION)
@@ -75,6 +78,8 @@ class KubernetesTarget:
         self._settings = settings
         self._cluster = cluster
         self._devices = devices
+        host_of_node = {node: host for host, node in settings.node_of_host.items()}
+        self._watch = NodeWatch(cluster, host_of_node)
         self._steps: Mapping[str, Callable[[Action, Machine, KubeNode], None]] = MappingProxyType(
             {
                 "hold": self._hold,
@@ -115,6 +120,7 @@ class KubernetesTarget:
 
     def on_action(self, action: Action) -> None:
         """See ``ShowsProposals.on_action``."""
+        self._watch.on_action(action)
         if self._devices is not None:
             self._devices.on_action(action)
 
@@ -126,6 +132,24 @@ class KubernetesTarget:
             self._devices.compare(self._node_of, self._cluster.now_ns())
         except TargetError as error:
             _LOG.warning("proposals are not shown", extra={"reason": error.reason, "error": str(error)})
+
+    def facts(self, cluster: str) -> Sequence[ActionEvent]:
+        """See ``TellsFacts.facts``. What an undone action left on a node that somebody uncordoned goes, too."""
+        found: Sequence[ActionEvent] = ()
+        try:
+            found = self._watch.facts(cluster)
+            for action in self._watch.take_leftovers():
+                self._take_leftovers(action)
+        except TargetError as error:
+            _LOG.warning("the nodes cannot be read", extra={"reason": error.reason, "error": str(error)})
+        return found
+
+    def _take_leftovers(self, action: Action) -> None:
+        for _ in range(_MOST_STEPS):
+            look = self.look_back(action)
+            if not look.step:
+                return
+            self.make(action, look)
 
     def make(self, action: Action, look: Look) -> None:
         """See ``TargetSystem.make``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -28,6 +28,7 @@ from tocsin.pipeline.actions.executors.kubernetes_text import (
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.schemas.errors import TargetAnswerError, TargetRefusedError
 
+_PAGE: Final = "500"
 _MANAGED: Final = ("fieldManager", MANAGER)
 
 
@@ -65,6 +66,20 @@ class KubernetesCluster:
         """
         query = [("labelSelector", f"kubernetes.io/hostname={host}")]
         return tuple(node_of(one).name for one in _items(self._api.call("GET", "/api/v1/nodes", query=query)))
+
+    def nodes(self) -> Iterator[KubeNode]:
+        """All nodes, read in pages.
+
+        Raises:
+            TargetError: the API server is away, or its answer cannot be read.
+        """
+        after = ""
+        while True:
+            found = self._api.call("GET", "/api/v1/nodes", query=[("limit", _PAGE), ("continue", after)])
+            yield from (node_of(one) for one in _items(found))
+            after = str(found.get("metadata", {}).get("continue") or "")
+            if not after:
+                return
 
     def pods_on(self, node: str) -> tuple[KubePod, ...]:
         """Return all pods of a node, in all namespaces.

@@ -6,11 +6,13 @@ from a pause, finds how far the action is. Whatever an effect leaves in the targ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
+from tocsin.schemas.action_events import ActionEvent
 from tocsin.schemas.actions import Action
 from tocsin.schemas.verdicts import ActionKind
 
@@ -106,4 +108,20 @@ class ShowsProposals(Protocol):
 
     def on_time(self) -> None:
         """Show what was proposed since, and take away what nobody will do. A failure is logged, and tried again."""
+        ...
+
+
+@runtime_checkable
+class TellsFacts(Protocol):
+    """A system of whose machines the controller is to know something."""
+
+    def facts(self, cluster: str) -> Sequence[ActionEvent]:
+        """Return what is to be said now, mostly nothing; called about once a second.
+
+        Args:
+            cluster: the cluster's name in verdicts.
+
+        Returns:
+            Facts of machines, who keeps work off them, and what people changed. A failure is logged, and tried again.
+        """
         ...

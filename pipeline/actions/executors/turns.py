@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
-from tocsin.pipeline.actions.executors.target import Look, ShowsProposals, TargetSystem
+from tocsin.pipeline.actions.executors.target import Look, ShowsProposals, TargetSystem, TellsFacts
+from tocsin.schemas.action_events import ActionEvent
 from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import TargetAwayError
 
@@ -72,3 +74,9 @@ class TurnTarget:
         """See ``ShowsProposals.on_time``."""
         if isinstance(self._target, ShowsProposals) and self._turn.is_mine():
             self._target.on_time()
+
+    def facts(self, cluster: str) -> Sequence[ActionEvent]:
+        """See ``TellsFacts.facts``."""
+        if isinstance(self._target, TellsFacts) and self._turn.is_mine():
+            return self._target.facts(cluster)
+        return ()

@@ -11,6 +11,7 @@ from tests.pipeline.actions.executors.fake_kube import FakeKube, serving_kube
 from tests.pipeline.actions.executors.kube_cases import DRAIN, KubeCases, action_on
 from tests.pipeline.actions.executors.kube_device_cases import GPU, DeviceCases, about_gpu
 from tests.pipeline.actions.executors.kube_lease_cases import LeaseCases
+from tests.pipeline.actions.executors.kube_watch_cases import WatchCases
 from tests.pipeline.actions.executors.kube_world import KubeWorld
 from tests.pipeline.actions.executors.made import carried_out
 from tocsin.pipeline.actions.executors.target import Stage
@@ -43,6 +44,10 @@ class TestFakeKubernetes(KubeCases):
 
 class TestFakeDevices(DeviceCases):
     """Rules on the fake."""
+
+
+class TestFakeWatch(WatchCases):
+    """Facts on the fake."""
 
 
 class TestFakeLease(LeaseCases):
