@@ -45,8 +45,8 @@ def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happe
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(1000)
 def test_over_a_real_kafka_the_controller_s_word_reaches_the_job_as_well() -> None:
-    found, said = drill("--kafka", seconds=600)
+    found, said = drill("--kafka", seconds=900)
     check(found)
     assert "a forged restart is refused by the job controller: unknown_key" in said

@@ -68,6 +68,9 @@ class FakeAttempts:
     def end(self) -> None:
         self.begun.append(("end",))
 
+    def end_comparison(self) -> None:
+        """No undisturbed job was begun."""
+
 
 class Stand:
     """A job controller on a port, with attempts that start no processes."""

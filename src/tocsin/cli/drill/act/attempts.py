@@ -88,6 +88,7 @@ class DrillAttempts:
         self.number = -1
         self.resumed_step = 0
         self.job: DrillJob | None = None
+        self._undisturbed: DrillJob | None = None
 
     def may_leave_out(self, hosts: Collection[str]) -> bool:
         """Return whether enough hosts are left without some."""
@@ -144,19 +145,24 @@ class DrillAttempts:
         self.job.stop()
         self.job = None
 
-    def compare(self) -> None:
-        """Train an undisturbed job from the checkpoint that the newest attempt went on from, without agents.
+    def begin_comparison(self) -> None:
+        """Start an undisturbed job from the checkpoint that the newest attempt went on from, without agents."""
+        attempt = self._attempt(self.number, StepTimes(0.0, 0.0, 0.0, 0.0), has_agents=False)
+        self._undisturbed = self._start("undisturbed", attempt)
+        self._undisturbed.board.set_last_step(self.resumed_step + _COMPARED_STEPS)
+
+    def end_comparison(self) -> None:
+        """Wait until the undisturbed job has come to its end.
 
         Raises:
-            DrillError: it does not come to its end.
+            DrillError: it does not.
         """
-        attempt = self._attempt(self.number, StepTimes(0.0, 0.0, 0.0, 0.0), has_agents=False)
-        job = self._start("undisturbed", attempt)
-        job.board.set_last_step(self.resumed_step + _COMPARED_STEPS)
+        job, self._undisturbed = self._undisturbed, None
         deadline = time.monotonic() + _COMPARE_SECONDS
-        while not job.ended():
+        while job is not None and not job.ended():
             if time.monotonic() > deadline:
                 job.stop()
                 raise DrillError(f"the undisturbed run did not end: {job.board.steps()}")
             time.sleep(0.05)
-        job.stop()
+        if job is not None:
+            job.stop()

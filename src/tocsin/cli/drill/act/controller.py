@@ -88,9 +88,10 @@ class DrillController:
             answer = self._carry_out(action)
             with self._lock:
                 self.desk.on_end(action.action_id, answer)
-        self._attempts.end()
         if self._settings.compares and self._done:
-            self._attempts.compare()
+            self._attempts.begin_comparison()  # its start takes as long as the end of the job
+        self._attempts.end()
+        self._attempts.end_comparison()
         self._show(is_over=True)
 
     def _carry_out(self, action: Action) -> JobAnswer:

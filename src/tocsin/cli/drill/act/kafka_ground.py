@@ -36,7 +36,8 @@ from tocsin.schemas.kafka.topics import VERDICTS, topic_name
 
 _PREFIX: Final = "drill"
 _CONTROLLER: Final = "drill-controller"
-_UP_SECONDS: Final = 240.0
+_UP_SECONDS: Final = 400.0
+"""A busy machine takes minutes to start Flink and submit the job."""
 _END_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.2
 _POLL_MS: Final = 200
