@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from tocsin.pipeline.actions.quiet_steps import QuietCounter
 from tocsin.pipeline.stores.base import JobStatus
-from tocsin.schemas.action_events import ActionEvent, EngineHeartbeat, EngineWay, JobFacts, MachineFacts
+from tocsin.schemas.action_events import ActionEvent, EngineHeartbeat, EngineWay, JobFacts, MachineFacts, QuietSteps
 from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -24,8 +25,14 @@ _MOST_REMEMBERED: Final = 100_000
 class StatusFacts:
     """Remembers what was told, and tells what changed."""
 
-    def __init__(self) -> None:
-        """Start without knowledge."""
+    def __init__(self, quiet_step_count: int = 500) -> None:
+        """Start without knowledge.
+
+        Args:
+            quiet_step_count: after so many steps without a sign of a fault a machine's steps are told.
+        """
+        self.quiet = QuietCounter(quiet_step_count)
+        self._steps: list[QuietSteps] = []
         self._judged_ns: dict[str, int] = {}
         self._hosts: dict[tuple[str, str], JobFacts] = {}
         self._told: dict[tuple[str, str], ActionEvent] = {}
@@ -37,6 +44,7 @@ class StatusFacts:
         self._judged_ns[job.cluster] = max(self._judged_ns.get(job.cluster, 0), status.ts_ns)
         if not status.is_known or state.get("ended") or state.get("superseded"):
             return
+        self._take_steps(job, state.get("ranks", {}))
         hosts = state.get("hosts", {})
         is_whole = isinstance(hosts, dict) and len(hosts) == state.get("host_count")
         known = self._hosts.get((job.cluster, job.job_id))
@@ -45,6 +53,19 @@ class StatusFacts:
         self._hosts[job.cluster, job.job_id] = JobFacts(job, status.ts_ns, tuple(sorted(hosts)))
         if len(self._hosts) > _MOST_REMEMBERED:
             del self._hosts[next(iter(self._hosts))]
+
+    def _take_steps(self, job: JobKey, ranks: object) -> None:
+        """Take the newest step of each machine whose ranks the state lists; a very large job lists only some."""
+        newest: dict[str, tuple[int, int]] = {}
+        for facts in ranks.values() if isinstance(ranks, dict) else ():
+            host, step, seconds = (facts.get(name) for name in ("host", "step", "last_seen_seconds"))
+            if isinstance(host, str) and host and isinstance(step, int) and isinstance(seconds, int | float):
+                at_ns = self._judged_ns[job.cluster] - int(seconds * NS_PER_SECOND)
+                newest[host] = max(newest.get(host, (step, at_ns)), (step, at_ns))
+        for host, (step, at_ns) in newest.items():
+            told = self.quiet.on_step(job, host, step, at_ns)
+            if told is not None:
+                self._steps.append(told)
 
     def due(self, machines: Iterable[MachineFacts], now_ns: int, *, with_heartbeats: bool) -> Iterator[ActionEvent]:
         """Yield what changed since the last call, and the heartbeats if they count.
@@ -58,6 +79,8 @@ class StatusFacts:
             self._told.clear()
         for key, fact in self._hosts.items():
             yield from self._if_new((key[0], f"job {key[1]}"), fact)
+        steps, self._steps = self._steps, []
+        yield from steps
         if now_ns - self._looked_ns >= _LOOK_NS:
             self._looked_ns = now_ns
             for machine in machines:

@@ -124,7 +124,7 @@ class ActionWork:
 
     def _reset(self, state: Mapping[str, bytes]) -> None:
         self.controller = self._make()
-        self._facts = StatusFacts()
+        self._facts = StatusFacts(self.controller.config.quiet_step_count)
         self._outputs: list[Output] = []
         self._kept = {name: hash(data) for name, data in state.items()}
         self._settled_ns = 0
@@ -199,8 +199,10 @@ class ActionWork:
         else:
             verdict = decode_verdict(value)
             if verdict.state in _STANDING and verdict.expires_ns <= now_ns:
+                self._facts.quiet.on_verdict(verdict)
                 self.counters[ActionReason.VERDICT_STALE.value] += 1  # what it asked for once is not begun now
                 return
+            self._facts.quiet.on_verdict(verdict)
             self._emit(self.controller.on_verdict(verdict, now_ns))
 
     def _read_record(self, value: bytes, now_ns: int) -> None:
@@ -215,6 +217,7 @@ class ActionWork:
         record = decode(value)
         if isinstance(record, Event) and concerns_policy(record):
             self._parties.check_record(record, value)
+            self._facts.quiet.on_sign(record.job.cluster, record.host)
             self._emit(self.controller.on_hardware(record, now_ns))
 
     def _emit(self, actions: Iterable[Action]) -> None:

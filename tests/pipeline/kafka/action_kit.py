@@ -32,7 +32,7 @@ KEYS = tuple(map(public_half, (CONTROLLER, EXECUTOR, ANN)))
 HOSTS = tuple(f"n{index}" for index in range(40))
 
 
-def status_of(ts_ns: int, hosts: Iterable[str] = HOSTS, job: JobKey = JOB) -> bytes:
+def status_of(ts_ns: int, hosts: Iterable[str] = HOSTS, job: JobKey = JOB, step: int = 5) -> bytes:
     """The state of an attempt, as the Flink job writes it."""
     found = {host: {"last_seen_seconds": 0.0} for host in hosts}
     state = {
@@ -45,7 +45,7 @@ def status_of(ts_ns: int, hosts: Iterable[str] = HOSTS, job: JobKey = JOB) -> by
         "verdicts": [],
         "abstained": {},
         "hosts": found,
-        "ranks": {},
+        "ranks": {str(n): {"host": host, "step": step, "last_seen_seconds": 0.0} for n, host in enumerate(found)},
     }
     return encode_status(JobStatus(job, ts_ns, True, state))
 
@@ -55,13 +55,14 @@ class ActionWorld:
 
     Attributes:
         now_ns: time of all clocks.
+        step: the step that all ranks made last.
         is_judging: whether the Flink job writes the state of the job.
         sent: all messages that were committed.
     """
 
     def __init__(self, config: ControllerConfig = LIVE, ladder: Callable[[], Ladder] = ScriptedLadder) -> None:
         self.seats = MemorySeats((VERDICTS, JOB_STATUS, EVENTS, ACTION_ACKS, NOTES_TAKEN))
-        self.ladder = ladder
+        self.ladder, self.step = ladder, 5
         self.config, self.now_ns, self.is_judging = config, T0, True
         self.sent: list[Output] = []
         self._seq = 0
@@ -82,7 +83,7 @@ class ActionWorld:
         for _ in range(seconds):
             self.now_ns += NS_PER_SECOND
             if self.is_judging and self.now_ns // NS_PER_SECOND % 10 == 0:
-                self.seats.write(JOB_STATUS, status_of(self.now_ns), timestamp_ns=self.now_ns)
+                self.seats.write(JOB_STATUS, status_of(self.now_ns, step=self.step), timestamp_ns=self.now_ns)
             self.work.take(self.seat.poll(0.0))
             if is_killed:
                 self.work.changes()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.pipeline.actions.kit import JOB
+from tests.pipeline.actions.kit import JOB, T0, verdict_on
 from tests.pipeline.actions.policy.samples import event, ladder, verdict
 from tests.pipeline.kafka.action_kit import ActionWorld
 from tocsin.pipeline.actions.config import ControllerConfig
+from tocsin.schemas.action_events import AckKind
 from tocsin.schemas.kafka.topics import EVENTS
 from tocsin.schemas.records import NS_PER_SECOND, Tick
+from tocsin.schemas.verdicts import ActionKind, VerdictState
 from tocsin.schemas.wire.codec import encode
 
 LIVE = ControllerConfig(is_dry_run=False, may_shrink=True)
@@ -61,3 +63,24 @@ def test_a_damaged_record_is_left_out() -> None:
     report(world, "xid", {"code": 31})
     assert sum(world.work.counters.values()) == 1
     assert world.dead() == [], "records have dead letters of their own, which the engine writes"
+
+
+def test_a_machine_comes_back_after_quiet_steps_in_the_states_of_the_attempt() -> None:
+    world = ActionWorld(replace(LIVE, quiet_step_count=100))
+    world.settle()
+    at_seconds = (world.now_ns - T0) / NS_PER_SECOND
+    drained = replace(verdict_on("n1", action=ActionKind.DRAIN, at_seconds=at_seconds), job=JOB)
+    world.judge(drained)
+    world.run()
+    for kind in (AckKind.CLAIMED, AckKind.STARTED, AckKind.DONE):
+        world.ack(world.actions()[-1], kind)
+        world.run()
+    world.step += 150
+    world.run(20)
+    assert world.states()[-1] == "done", "the verdict stands"
+    world.judge(replace(drained, update=1, state=VerdictState.RESOLVED))
+    world.run(12)
+    for _ in range(3):
+        world.step += 60
+        world.run(12)
+    assert [(one.state.value, one.reason) for one in world.actions()][-1] == ("undoing", "quiet_steps")

@@ -13,16 +13,17 @@ from typing import Any, Final
 from tocsin.pipeline.actions.controller import ActionController
 from tocsin.pipeline.actions.life import LeftOutMessage
 from tocsin.pipeline.actions.policy.heard_codes import concerns_policy
+from tocsin.pipeline.actions.quiet_steps import QuietCounter
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.identity.action_signatures import ActionSigner
 from tocsin.pipeline.runtime.embedded.actions.action_log import ActionLog, LogLine
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.schemas.action_codec import encode_action
-from tocsin.schemas.action_events import Ack, ActionEvent, EngineHeartbeat, EngineWay
+from tocsin.schemas.action_events import Ack, ActionEvent, EngineHeartbeat, EngineWay, QuietSteps
 from tocsin.schemas.actions import Action
 from tocsin.schemas.formats.prometheus_text import Family, Sample
-from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.records import NS_PER_SECOND, Event, StepBatch
 from tocsin.schemas.verdicts import ActionKind, Verdict
 
 _LOG = logging.getLogger("tocsin.actions")
@@ -109,6 +110,8 @@ class ActionFollower:
         self.requests: Mapping[str, Handler] = {}
         self._waiting: deque[_Told] = deque()
         self._events: list[Event] = []
+        self._quiet = QuietCounter(controller.config.quiet_step_count)
+        self._steps: list[QuietSteps] = []
         self._unwritten: list[Action] = []
         self._written_ns = 0
         self._pruned_ns = 0
@@ -134,9 +137,15 @@ class ActionFollower:
         return told.is_taken
 
     def tap(self, bundle: SliceBundle) -> None:
-        """Keep what hosts reported of their hardware in one second for the controller; add it to the engine's taps."""
+        """Keep what hosts reported in one second, hardware and steps, for the controller; a tap of the engine."""
         events = [one for one in bundle.fast.records if isinstance(one, Event) and concerns_policy(one)]
         self._events += events[: max(0, _MOST_WAITING - len(self._events))]
+        for event in events:
+            self._quiet.on_sign(event.job.cluster, event.host)
+        for batch in (one for one in bundle.fast.records if isinstance(one, StepBatch) and one.rows):
+            told = self._quiet.on_step(batch.job, batch.host, max(row.step for row in batch.rows), batch.ts_ns)
+            if told is not None:
+                self._steps.append(told)
 
     def on_verdicts(self, verdicts: Sequence[Verdict], now_ns: int) -> Sequence[Verdict]:
         """Take the lines of one tick; return none.
@@ -158,7 +167,13 @@ class ActionFollower:
         for event in events:
             found += controller.on_hardware(event, present_ns)
         for verdict in verdicts:
+            self._quiet.on_verdict(verdict)
             found += controller.on_verdict(verdict, present_ns)
+        named = {(one.job.cluster, suspect.component.name) for one in verdicts for suspect in one.suspects}
+        steps, self._steps = self._steps, []
+        for quiet in steps:  # a machine that this second names is not quiet
+            if (quiet.job.cluster, quiet.host) not in named:
+                found += controller.on_event(quiet, present_ns)
         found += controller.on_time(present_ns)
         is_due = bool(found or taken or verdicts or events) or present_ns - self._written_ns >= _WRITE_NS
         if is_due and self._write(present_ns):
