@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin.cli.durations import duration_of
+from tocsin.cli.preflight_report import add_report_arguments, report, reporter_of
 from tocsin.schemas import preflight_limits as limits
 from tocsin.schemas.errors import ConfigError, FieldError
 from tocsin.schemas.preflight import CheckName, CheckOutcome, CheckReason, HostAnswer, PreflightResult, answer_of
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-failure", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     _add_group_arguments(parser)
+    add_report_arguments(parser)
 
 
 def _add_group_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: a flag's value cannot be used, or the host is another one.
-        EngineError: Kubernetes refuses the group's Jobs.
+        EngineError: Kubernetes refuses the group's Jobs, or nobody takes the report.
     """
     from tocsin.cli.preflight_group import check_group, run_member
     from tocsin.collectors.preflight.checks import HostChecks
@@ -76,12 +78,15 @@ def run(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.member:
         return run_member(args.member, config)
+    reporter = reporter_of(args)
     earlier = [answer for path in args.peers for answer in answers_in(path)]
     found = check_group(args, config) if args.group else [HostChecks(config).run()]
     if found is None:
         return 0
     answers = judged(found, earlier)
     show(answers, as_json=args.json)
+    if reporter is not None:
+        report(reporter, answers, args)
     return int(any(answer.is_failed for answer in answers))
 
 
