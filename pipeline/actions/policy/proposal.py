@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from tocsin.schemas.causes import CAUSES
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Verdict
+
+_REASONS: Final = frozenset(one.value for one in Reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +38,14 @@ class RepeatedCode:
 
 
 def signal_of(verdict: Verdict) -> str:
-    """Return the class of a verdict's evidence: its cause; where that is not known, what it was seen by."""
-    return verdict.cause if verdict.cause != "unknown" else f"unknown_{verdict.reason}"
+    """Return the class of a verdict's evidence: its cause; where that is not known, what it was seen by.
+
+    Both are words of lists. A text of another program is no class of its own: a flood of one false signal that writes
+    each verdict with another text would be as many classes, and no breaker would see it.
+    """
+    if verdict.cause in CAUSES and verdict.cause != "unknown":
+        return verdict.cause
+    return f"unknown_{verdict.reason}" if verdict.reason in _REASONS else "unknown"
 
 
 def hosts_of(verdict: Verdict, component: Component | None) -> tuple[str, ...]:

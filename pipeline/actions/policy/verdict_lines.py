@@ -1,14 +1,17 @@
 """Reads verdicts and events of other programs from files with one JSON object a line, as the recording format has them.
 
-A wrong line is an error that names file, line, field and value.
+Events may come as a table, too: ``event_tables``. A key whose value is null is one that is not given. A wrong line is
+an error that names file, line, field and value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tocsin.pipeline.actions.policy.event_tables import SUFFIXES, table_rows
 from tocsin.schemas.errors import DecodeError, FieldError, RecordingError
 from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
@@ -38,33 +41,41 @@ def read_verdict_lines(path: Path) -> list[Verdict]:
     Raises:
         RecordingError: a line is no verdict; names file, line, field and value.
     """
-    return sorted(_lines_of(path, _verdict), key=lambda one: one.detected_ns)
+    return sorted(_read(path, _lines_of(path), _verdict), key=lambda one: one.detected_ns)
 
 
 def read_event_lines(path: Path) -> list[Event]:
-    """Return the events of a file, in order of ``ts_ns``.
+    """Return the events of a file, in order of ``ts_ns``: lines, or a table where its name ends so.
 
     Raises:
         RecordingError: a line is no event; names file, line, field and value.
     """
-    return sorted(_lines_of(path, _event), key=lambda one: one.ts_ns)
+    rows = table_rows(path) if path.suffix.lower() in SUFFIXES else _lines_of(path)
+    return sorted(_read(path, rows, _event), key=lambda one: one.ts_ns)
 
 
-def _lines_of(path: Path, read: Callable[[ObjectReader], _T]) -> Iterator[_T]:
-    """Yield what each line of a file holds; empty lines are left out."""
+def _read(path: Path, rows: Iterable[tuple[int, object]], read: Callable[[ObjectReader], _T]) -> Iterator[_T]:
+    """Yield what each row of a file holds."""
+    for number, row in rows:
+        try:
+            yield read(ObjectReader(row, "line"))
+        except FieldError as error:
+            field = error.field.removeprefix("line.")
+            raise RecordingError(f"{path}:{number}", str(error).removeprefix("line."), column=field) from error
+
+
+def _lines_of(path: Path) -> Iterator[tuple[int, object]]:
+    """Yield the lines of a file with their numbers; empty ones are left out, and so is a mark of the byte order."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise RecordingError(str(path), f"a file that can be read ({error.strerror or error})") from error
     # Not splitlines: a host's name or an error text may hold what Python takes for the end of a line.
-    for number, text in enumerate(data.split(b"\n"), 1):
+    for number, text in enumerate(data.removeprefix(BOM_UTF8).split(b"\n"), 1):
         if not text.strip():
             continue
         try:
-            yield read(ObjectReader(load_json(text, "line"), "line"))
-        except FieldError as error:
-            field = error.field.removeprefix("line.")
-            raise RecordingError(f"{path}:{number}", str(error).removeprefix("line."), column=field) from error
+            yield number, load_json(text, "line")
         except DecodeError as error:
             raise RecordingError(f"{path}:{number}", str(error)) from error
 
@@ -83,7 +94,7 @@ def _verdict(line: ObjectReader) -> Verdict:
         detected_ns=detected_ns,
         confidence=line.number("confidence", 0.0, 1.0),
         action=line.choice("action", ActionKind),
-        reason=line.optional_name("reason"),
+        reason=_optional_name(line, "reason"),
         evidence=tuple(_evidence(one) for one in line.optional_objects("evidence")),
         state=line.choice("state", VerdictState),
         update=line.integer("update", 0) if _given(line, "update") else 0,
@@ -98,9 +109,14 @@ def _given(line: ObjectReader, key: str) -> bool:
     return line.has(key) and line.value(key) is not None
 
 
+def _optional_name(line: ObjectReader, key: str) -> str:
+    """Return a text that can be a key, "" if it is not given."""
+    return line.name(key, empty=True) if _given(line, key) else ""
+
+
 def _job(line: ObjectReader) -> JobKey:
     """Return cluster, job and attempt of a line; the recording format has the job alone."""
-    cluster = line.optional_name("cluster") or "default"
+    cluster = _optional_name(line, "cluster") or "default"
     return JobKey(
         cluster, line.name("job_id"), line.integer("attempt", 0, MAX_ATTEMPT) if _given(line, "attempt") else 0
     )
@@ -136,10 +152,10 @@ def _evidence(value: ObjectReader) -> Evidence:
 
 def _event(line: ObjectReader) -> Event:
     """Return the event of a line; its payload may be an object, or JSON text as in ``events.parquet``."""
-    cluster = line.optional_name("cluster") or "default"
+    cluster = _optional_name(line, "cluster") or "default"
     return Event(
-        job=JobKey(cluster, line.optional_name("job_id"), 0),
-        host=line.name("host", empty=True),
+        job=JobKey(cluster, _optional_name(line, "job_id"), 0),
+        host=_optional_name(line, "host") if line.has("host") else line.name("host"),
         ts_ns=line.integer("ts_ns", 0),
         rank=line.integer("rank", -1, MAX_RANKS - 1) if _given(line, "rank") else -1,
         source=line.choice("source", EventSource),

@@ -30,9 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy_argument(explain)
     replay = verbs.add_parser("replay", help="print every decision about verdicts (and events) from files")
     replay.add_argument("verdicts", metavar="VERDICTS.jsonl", type=Path, help="lines as 'tocsin replay' writes them")
-    replay.add_argument(
-        "events", metavar="EVENTS.jsonl", type=Path, nargs="?", help="a line an event, with the columns of a recording"
-    )
+    text = "a line an event, with the columns of a recording; or a table of them: .parquet, .csv"
+    replay.add_argument("events", metavar="EVENTS.jsonl", type=Path, nargs="?", help=text)
     add_policy_argument(replay)
     replay.add_argument("--json", action="store_true", help="one JSON object a line")
     add_plan_arguments(verbs.add_parser("plan", help="plans for many machines: replay groups, standbys, evictions"))
