@@ -17,7 +17,7 @@ from tocsin.schemas.kafka.settings import kafka_settings
 from tocsin.schemas.kafka.topics import DEFAULT_PREFIX
 
 CALLS = list(files.commands())
-INTERPOLATED = {"TOCSIN_KAFKA_HOST", "TOCSIN_KAFKA_BIND", "TOCSIN_SRE_PASSWORD"}
+INTERPOLATED = {"TOCSIN_KAFKA_HOST", "TOCSIN_KAFKA_BIND", "TOCSIN_SRE_PASSWORD", "TOCSIN_JOB_CONTROLLER"}
 """Read by docker compose or Grafana, not by us."""
 
 

@@ -15,9 +15,7 @@ EXPOSURE_MAX = 2.5
 """As systemd-analyze reckons it, of 10; a unit without any sandbox has 9.6."""
 
 
-@pytest.fixture(
-    params=["tocsin-agent.service", "tocsin-serve.service", "tocsin-controller.service", "tocsin-alerts.service"]
-)
+@pytest.fixture(params=[path.name for path in sorted((files.DEPLOY / "systemd").glob("*.service"))])
 def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A unit with a program that exists here."""
     if shutil.which("systemd-analyze") is None:
