@@ -254,3 +254,46 @@ def test_only_executors_exchange_and_they_may_ask_nothing_else(life: ActingLife)
         with pytest.raises(EngineError) as caught:
             reader.call(cmd, executor="some-executor", after=0, messages=[])
         assert caught.value.reason == "role_not_allowed"
+
+
+def _states(life: ActingLife, capsys: Captured) -> list[str]:
+    """What ``tocsin actions list`` says of all actions that are no pages."""
+    capsys.readouterr()
+    assert _words(life, "list", "--all", "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [one["state"] for one in lines if one["kind"] != "notify"]
+
+
+def test_forged_unsigned_and_unknown_acks_and_an_executor_that_counts_no_more_change_nothing(
+    life: ActingLife, capsys: Captured
+) -> None:
+    action = _struck(life)
+    claim = _ack(life, action, AckKind.CLAIMED, 1)
+    value = base64.b64encode(encode_ack(claim)).decode()
+    forger = new_signing_key(Role.EXECUTOR, "some-executor", 1)
+    forged = base64.b64encode(AckSigner(forger).header(encode_ack(claim))).decode()
+    for signature in ("", forged):
+        messages = [{"value": value, "signature": signature}]
+        life.executor().call("executor_exchange", executor="some-executor", after=0, messages=messages)
+    life.exchange(replace(_ack(life, action, AckKind.DONE, 2), action_id="f" * 32))
+    life.run(1)
+    assert _states(life, capsys) == ["approved"]
+
+    holders = tuple(life.holders.values())
+    expired = tuple(replace(one, revoked_ns=1) if one.role is Role.EXECUTOR else one for one in holders)
+    write_credentials(life.folder / "engine.json", expired)
+    until(lambda: _refusal(life) == "key_revoked")
+    write_credentials(life.folder / "engine.json", holders)
+    until(lambda: not _refusal(life))
+    life.exchange(replace(claim, seq=3))
+    life.run(1)
+    assert _states(life, capsys) == ["claimed"]
+
+
+def _refusal(life: ActingLife) -> str:
+    """Why the engine does not speak with the executor, "" if it does."""
+    try:
+        life.exchange()
+    except EngineError as error:
+        return str(error.reason)
+    return ""

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from tocsin.schemas.action_events import Ack, AckKind, ActionEvent, ExecutorHear
 from tocsin.schemas.actions import Action
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.credential_store import write_credentials
+from tocsin.schemas.credentials import Credential
 from tocsin.schemas.kafka.settings import kafka_settings
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.signatures import SIGNATURE_HEADER
@@ -47,7 +49,7 @@ class Ground:
     def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
         self.prefix, self.folder, self.broker = prefix, folder, broker
         make_topics(broker, prefix)
-        write_credentials(folder / "all.json", tuple(map(public_half, (CONTROLLER, EXECUTOR, ANN, ENGINE))))
+        self.know(EXECUTOR)
         write_credentials(folder / "controller.json", (CONTROLLER,))
         write_credentials(folder / "ann.json", (ANN,))
         self.producer = KafkaProducer(bootstrap_servers=broker.address, linger_ms=0)
@@ -55,6 +57,15 @@ class Ground:
         self.flags = ["--kafka", broker.address, "--topic-prefix", prefix]
         self.controllers: list[Child] = []
         self._seq = 0
+
+    def know(self, executor: Credential) -> None:
+        """Write the file of all public keys, with this one of the executor."""
+        write_credentials(self.folder / "all.json", tuple(map(public_half, (CONTROLLER, executor, ANN, ENGINE))))
+
+    def dead(self, count: int) -> list[str]:
+        """Reasons of the first dead letters, once there are so many."""
+        letters = read_count(self.broker.address, [f"{self.prefix}.dead-letter"], count)
+        return [headers(one)["reason"].decode() for one in letters[:count]]
 
     def start(self) -> None:
         """A controller begins."""
@@ -132,8 +143,10 @@ def test_a_verdict_is_carried_out_whoever_is_killed_and_nobody_forges_a_word(gro
     ground.start()
     wait_until(lambda: ground.until("approved").epoch > approved.epoch, 60)
     assert ground.until("approved").action_id == approved.action_id
-    [letter] = read_count(ground.broker.address, [f"{ground.prefix}.dead-letter"], 1)
-    assert headers(letter)["reason"] == b"unsigned"
+    assert ground.dead(1) == ["unsigned"]
+    ground.ack(replace(approved, action_id="f" * 32), AckKind.DONE)
+    assert ground.dead(2) == ["unsigned", "action_unknown"]
+    assert ground.until("approved").action_id == approved.action_id
 
     claim = ground.ack(ground.until("approved"), AckKind.CLAIMED)
     ground.ack(ground.until("claimed"), AckKind.STARTED)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.pipeline.actions.kit import CLUSTER, T0, verdict_on
-from tests.pipeline.kafka.action_kit import ANN, CONTROLLER, ActionWorld, status_of
+from tests.pipeline.actions.kit import CLUSTER, KINDS, T0, verdict_on
+from tests.pipeline.kafka import action_kit
+from tests.pipeline.kafka.action_kit import ANN, CONTROLLER, KEYS, ActionWorld, status_of
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.controller import PART
 from tocsin.pipeline.kafka.action_facts import StatusFacts
 from tocsin.pipeline.kafka.fleet_work import FleetWork
 from tocsin.pipeline.kafka.joined_work import JoinedWork
 from tocsin.pipeline.stores.report_codec import decode_status
-from tocsin.schemas.action_events import AckKind, Approval, Cancel, EngineHeartbeat, JobFacts
+from tocsin.schemas.action_events import AckKind, Approval, Cancel, EngineHeartbeat, ExecutorHeard, JobFacts
+from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS
@@ -110,6 +114,31 @@ def test_what_nobody_signed_who_may_say_it_is_a_dead_letter_without_effect() -> 
     world.run()
     assert world.states() == ["approved"]
     assert world.dead() == ["unsigned", "role_not_allowed", "unknown_key", "unsigned"]
+
+
+def test_an_ack_of_an_unknown_action_and_an_executor_that_counts_no_more_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = ActionWorld()
+    struck(world)
+    [action] = world.actions()
+    world.ack(replace(action, action_id="f" * 32), AckKind.DONE)
+    world.run()
+    expired = tuple(replace(one, revoked_ns=1) if one.role is Role.EXECUTOR else one for one in KEYS)
+    with monkeypatch.context() as patch:
+        patch.setattr(action_kit, "KEYS", expired)
+        world.run(70)
+        world.ack(action, AckKind.CLAIMED)
+        world.run()
+    last = world.actions()[-1]
+    assert (last.state.value, last.reason) == ("waiting", "no_executor"), "it was not heard for a minute"
+    assert world.dead() == ["action_unknown", "key_revoked"]
+    world.run(40)
+    world.tell(ExecutorHeard(CLUSTER, "slurm", KINDS, world.now_ns))
+    world.run()
+    world.ack(action, AckKind.CLAIMED)
+    world.run()
+    assert world.states() == ["approved", "waiting", "approved", "claimed"], "with a new credential it goes on"
 
 
 def test_an_old_signed_message_that_is_played_again_has_no_effect() -> None:
