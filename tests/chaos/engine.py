@@ -68,7 +68,7 @@ class Distributed:
         """Topics, a job on them, and a consumer; ended afterwards."""
         self._run(["topics", "apply", f"--partitions={PARTITIONS}", "--retain-forever", *self._kafka(prefix)])
         job = [f"--rest={self._flink.url}", f"--name={prefix}"]
-        fixed = ["--start=earliest", "--checkpoint-seconds=1"]
+        fixed = ["--start=earliest", "--checkpoint-seconds=1", "--allow-player"]
         self._run(["flink", "submit", *job, *fixed, *flags, *self._kafka(prefix)])
         consumer = self._consumer(prefix)
         try:
