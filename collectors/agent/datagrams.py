@@ -29,7 +29,7 @@ from tocsin.collectors.agent.messages import (
     StepDone,
 )
 from tocsin.schemas.errors import DecodeError, FieldError, UnknownKindError, VersionError
-from tocsin.schemas.events import ANNOUNCED_PHASES
+from tocsin.schemas.events import ANNOUNCED_PHASES, JOB_FACT_KEYS
 from tocsin.schemas.job_key import why_reserved
 from tocsin.schemas.records import CommGroup, GroupKind, JobKey, StepRecord
 from tocsin.schemas.wire.validate import (
@@ -215,6 +215,7 @@ def _hello(fields: _Fields) -> Hello:
         reply=fields.text("reply", limit=107, default=""),
         hook_version=fields.text("hook_version", default=""),
         local_rank=fields.integer("local_rank", -1, MAX_RANKS - 1, default=-1),
+        **{name: fields.text(name, default="") for name in JOB_FACT_KEYS},
     )
 
 

@@ -22,6 +22,7 @@ def hook_event(body: object) -> HostEvent:
     """Return the event for a hook's message; a message without a type of its own gives a goodbye."""
     if isinstance(body, Hello):
         payload = {"pid": body.pid, "world_size": body.world_size, "hook_version": body.hook_version}
+        payload |= {key: value for key in events.JOB_FACT_KEYS if (value := getattr(body, key))}
         return HostEvent(events.HELLO, EventSource.JOB, Severity.INFO, payload)
     if isinstance(body, PhaseEdge):
         return HostEvent(events.PHASE, EventSource.JOB, Severity.INFO, {"phase": body.phase, "edge": body.edge})

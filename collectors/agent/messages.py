@@ -37,7 +37,7 @@ class LastDone(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The introduction of a rank's hook: process, world size, GPU and parallel coordinates."""
+    """The introduction of a rank's hook: process, world size, GPU, parallel coordinates, and the scheduler's names."""
 
     pid: int
     world_size: int
@@ -49,6 +49,11 @@ class Hello:
     reply: str
     hook_version: str
     local_rank: int = -1
+    slurm_job_id: str = ""
+    slurm_restart_count: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+    node_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,28 @@ def from_environment(env: Mapping[str, str] = os.environ, script: str = "") -> I
     )
 
 
+_SCHEDULER = {
+    "slurm_job_id": "SLURM_JOB_ID",
+    "slurm_restart_count": "SLURM_RESTART_COUNT",
+    "pod_name": "POD_NAME",
+    "pod_uid": "POD_UID",
+    "node_name": "NODE_NAME",
+}
+_MOST_CHARACTERS = 253  # a name in Kubernetes
+
+
+def scheduler_facts(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what the environment says of the scheduler's job, pod and node; what is not set is left out.
+
+    Slurm sets its variables itself; a pod's manifest sets the others from the downward API. Without POD_NAME, a pod's
+    host name is its name.
+    """
+    found = {key: env.get(name, "").strip() for key, name in _SCHEDULER.items()}
+    if not found["pod_name"] and env.get("KUBERNETES_SERVICE_HOST"):
+        found["pod_name"] = env.get("HOSTNAME", "").strip()
+    return {key: value for key, value in found.items() if value and len(value) <= _MOST_CHARACTERS and value.isascii()}
+
+
 def _text(env: Mapping[str, str], names: tuple[str, ...]) -> str:
     """Return the first variable that is set, "" for none."""
     for name in names:

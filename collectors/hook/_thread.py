@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from tocsin.collectors.hook._collectives import CollectiveTracker
+from tocsin.collectors.hook._identity import scheduler_facts
 from tocsin.collectors.hook._recorder import HOOK_VERSION, Operation, Recorder
 from tocsin.collectors.hook._sender import ReplySocket
 from tocsin.collectors.hook._timer import NAMES
@@ -142,6 +143,7 @@ class Reporter:
             tp=who.tp,
             reply=self._reply.path,
             hook_version=HOOK_VERSION,
+            **scheduler_facts(),
         )
 
     def _look_at_groups(self, now: int) -> None:

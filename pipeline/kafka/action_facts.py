@@ -67,11 +67,13 @@ class StatusFacts:
             if told is not None:
                 self._steps.append(told)
 
-    def due(self, machines: Iterable[MachineFacts], now_ns: int, *, with_heartbeats: bool) -> Iterator[ActionEvent]:
+    def due(
+        self, told: Iterable[MachineFacts | JobFacts], now_ns: int, *, with_heartbeats: bool
+    ) -> Iterator[ActionEvent]:
         """Yield what changed since the last call, and the heartbeats if they count.
 
         Args:
-            machines: what is known of machines; looked at every five seconds.
+            told: what agents and ranks told of machines and jobs; looked at every five seconds.
             now_ns: the present time.
             with_heartbeats: whether what others said meanwhile has been read.
         """
@@ -83,9 +85,12 @@ class StatusFacts:
         yield from steps
         if now_ns - self._looked_ns >= _LOOK_NS:
             self._looked_ns = now_ns
-            for machine in machines:
-                found = replace(machine, ts_ns=now_ns)
-                yield from self._if_new((machine.cluster, f"host {machine.host}"), found)
+            for one in told:
+                found = replace(one, ts_ns=now_ns)
+                if isinstance(found, MachineFacts):
+                    yield from self._if_new((found.cluster, f"host {found.host}"), found)
+                else:
+                    yield from self._if_new((found.job.cluster, f"names {found.job.job_id}"), found)
         if with_heartbeats:
             for cluster, ts_ns in self._judged_ns.items():
                 yield EngineHeartbeat(cluster, EngineWay.FLINK, ts_ns)

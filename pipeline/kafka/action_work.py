@@ -24,7 +24,7 @@ from tocsin.pipeline.kafka.topic_sink import Check
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.stores.report_codec import decode_status
 from tocsin.schemas.action_codec import encode_action
-from tocsin.schemas.action_events import MachineFacts
+from tocsin.schemas.action_events import JobFacts, MachineFacts
 from tocsin.schemas.actions import Action
 from tocsin.schemas.cloudevents import decode_verdict
 from tocsin.schemas.errors import DecodeError, IdentityError, SchemaError
@@ -79,7 +79,7 @@ class ActionParties:
     check_record: Callable[[Record, bytes], object] = lambda _record, _value: None
 
 
-def _no_machines() -> Iterable[MachineFacts]:
+def _no_facts() -> Iterable[MachineFacts | JobFacts]:
     return ()
 
 
@@ -96,7 +96,7 @@ class ActionWork:
         self,
         make: Callable[[], ActionController],
         parties: ActionParties,
-        machines: Callable[[], Iterable[MachineFacts]] = _no_machines,
+        told: Callable[[], Iterable[MachineFacts | JobFacts]] = _no_facts,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Start without actions.
@@ -104,7 +104,7 @@ class ActionWork:
         Args:
             make: returns a controller without state.
             parties: with what it proves itself, and whom it believes.
-            machines: returns what is known of machines now, with any time.
+            told: returns what agents and ranks told of machines and jobs, with any time.
             clock_ns: Unix time in nanoseconds.
         """
         self.inputs: Mapping[str, float | None] = {
@@ -116,7 +116,7 @@ class ActionWork:
         }
         self._make = make
         self._parties = parties
-        self._machines = machines
+        self._told = told
         self._clock_ns = clock_ns
         self.counters: Counter[str] = Counter()
         self._kinds: Counter[tuple[str, str]] = Counter()
@@ -156,7 +156,7 @@ class ActionWork:
                 self._refuse(message, error)
         if now_ns - self._stepped_ns >= _STEP_NS:
             self._stepped_ns = now_ns
-            for fact in self._facts.due(self._machines(), now_ns, with_heartbeats=now_ns >= self._settled_ns):
+            for fact in self._facts.due(self._told(), now_ns, with_heartbeats=now_ns >= self._settled_ns):
                 self._emit(self.controller.on_event(fact, now_ns))
             self._emit(self.controller.on_time(now_ns))
             self._shown = self.controller.actions()

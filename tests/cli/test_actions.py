@@ -61,7 +61,7 @@ class ActingLife(NotedLife):
         store = CredentialStore(self.folder / "engine.json")
         self.changes: list[ActionChange] = []
         settings = ActionSettings(
-            load_policy(), self.config, CONTROLLER, store.all, self.changes.append, self.fleet.machines
+            load_policy(), self.config, CONTROLLER, store.all, self.changes.append, self.fleet.facts
         )
         self.service.memory.proposals.started_ns = 0
         self.actions_follower = attach_actions(self.service, self.folder, self.notes, settings)

@@ -11,7 +11,7 @@ from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.hardware import HARDWARE_EVENTS
 from tocsin.schemas.records import Event, HostStatus, Record, Topology
 
-_TAKEN: Final = frozenset({*HARDWARE_EVENTS, events.AGENT, events.HOST_FACTS, events.INCIDENT_CLOSE})
+_TAKEN: Final = frozenset({*HARDWARE_EVENTS, events.AGENT, events.HELLO, events.HOST_FACTS, events.INCIDENT_CLOSE})
 
 
 def tell_records(view: FleetView, records: Iterable[Record], now_ns: int) -> None:

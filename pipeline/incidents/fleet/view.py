@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from tocsin.pipeline.incidents.fleet.book import DETECTOR, FleetBook, Opening
 from tocsin.pipeline.incidents.fleet.config import FleetConfig, FleetReason
 from tocsin.pipeline.incidents.fleet.floods import Floods
 from tocsin.pipeline.incidents.fleet.hosts import FleetHosts
+from tocsin.pipeline.incidents.fleet.jobs import FleetJobs
 from tocsin.pipeline.incidents.fleet.offenders import Offenders
 from tocsin.pipeline.incidents.fleet.signals import (
     Signal,
@@ -21,6 +22,7 @@ from tocsin.pipeline.incidents.fleet.signals import (
     signal_of,
 )
 from tocsin.schemas import events as names
+from tocsin.schemas.action_events import JobFacts, MachineFacts
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.hardware import HARDWARE_EVENTS, cause_of_event
 from tocsin.schemas.operator_notes import Feedback, Maintenance
@@ -39,6 +41,7 @@ class FleetView:
     Attributes:
         cluster: name of the cluster.
         hosts: what is known of the hosts.
+        jobs: what ranks told of their jobs.
         counters: numbers of events by what became of them.
     """
 
@@ -58,6 +61,7 @@ class FleetView:
         config = self._config
         self._now_ns = 0
         self.hosts = FleetHosts(config)
+        self.jobs = FleetJobs(self.cluster)
         self._book = FleetBook(config, self.cluster)
         self._floods = Floods(config, self.hosts, self._book)
         self._offenders = Offenders(config, self.hosts.is_planned)
@@ -72,6 +76,11 @@ class FleetView:
     def live(self) -> tuple[Verdict, ...]:
         """The fleet view's own verdicts that stand."""
         return tuple(self._book.live.values())
+
+    def facts(self) -> Iterator[MachineFacts | JobFacts]:
+        """Yield what agents and ranks told of machines and jobs, with time 0; any thread may ask."""
+        yield from self.hosts.machines(self.cluster)
+        yield from self.jobs.facts()
 
     def covering(self, verdict_id: str) -> str:
         """Return the id of the fleet incident that stands for a verdict, "": none does."""
@@ -116,6 +125,8 @@ class FleetView:
             if event.name == names.INCIDENT_CLOSE:
                 self._close_by_human(event, now_ns)
                 continue
+            if event.name == names.HELLO:
+                self.jobs.told(event)
             if event.name == names.HOST_FACTS:
                 self.hosts.heard(event.host, event.job.job_id, event.ts_ns)
                 self.hosts.told(event)
@@ -356,6 +367,7 @@ class FleetView:
         state = {
             "now_ns": self._now_ns,
             "hosts": self.hosts.to_state(),
+            "jobs": self.jobs.to_state(),
             "book": self._book.to_state(),
             "floods": self._floods.to_state(),
             "offenders": self._offenders.to_state(),
@@ -376,6 +388,7 @@ class FleetView:
         self._begin()
         self._now_ns = state["now_ns"]
         self.hosts.load_state(state["hosts"])
+        self.jobs.load_state(state.get("jobs", ()))  # a state of before has none
         self._book.load_state(state["book"])
         self._floods.load_state(state["floods"])
         self._offenders.load_state(state["offenders"])

@@ -17,7 +17,7 @@ from tocsin.pipeline.incidents.fleet.view import FleetView
 from tocsin.pipeline.runtime.embedded.control_socket import Handler
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
-from tocsin.schemas.action_events import MachineFacts
+from tocsin.schemas.action_events import JobFacts, MachineFacts
 from tocsin.schemas.covers import Cover, covers_between
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.formats.prometheus_text import Family
@@ -87,10 +87,10 @@ class FleetFollower:
         view = self.views.get(cluster)
         return "" if view is None else view.covering(verdict_id)
 
-    def machines(self) -> Iterator[MachineFacts]:
-        """Yield what agents told of each machine, with time 0."""
+    def facts(self) -> Iterator[MachineFacts | JobFacts]:
+        """Yield what agents and ranks told of machines and jobs, with time 0."""
         for view in list(self.views.values()):
-            yield from view.hosts.machines(view.cluster)
+            yield from view.facts()
 
     def take_note(self, note: Feedback | Maintenance) -> None:
         """Take a person's judgement of a verdict, or planned work, from any thread; it counts from the next tick."""

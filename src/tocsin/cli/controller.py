@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tocsin.pipeline.kafka.action_work import ActionWork
     from tocsin.pipeline.kafka.fleet_work import FleetWork
     from tocsin.pipeline.kafka.topic_sink import Check
-    from tocsin.schemas.action_events import MachineFacts
+    from tocsin.schemas.action_events import JobFacts, MachineFacts
     from tocsin.schemas.records import Record
 
 _ACTIONS: Final = "actions/"
@@ -120,11 +120,11 @@ def _action_work(
         store.refresh()
         return AckChecker(store.all())
 
-    def machines() -> Iterator[MachineFacts]:
+    def told() -> Iterator[MachineFacts | JobFacts]:
         for view in list(fleet.views.values()):
-            yield from view.hosts.machines(view.cluster)
+            yield from view.facts()
 
     def make() -> ActionController:
         return ActionController(config, PolicyLadder(policy))
 
-    return ActionWork(make, ActionParties(signer, checker, check, check_record), machines)
+    return ActionWork(make, ActionParties(signer, checker, check, check_record), told)

@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         ettr = attach_ettr(service, store, folder)
         fleet = attach_fleet(service, folder)  # before what tells people: it says which verdicts are one incident
         notes = attach_notes(service, folder, fleet, store.query)
-        acting = replace(settings_of(args, folder, gate.store), on_change=ettr.take_action, machines=fleet.machines)
+        acting = replace(settings_of(args, folder, gate.store), on_change=ettr.take_action, facts=fleet.facts)
         actions = attach_actions(service, folder, notes, acting)
         if args.alerts is not None:
             actions.tellers.append(_attach_alerts(service, fleet, notes, args.alerts, folder).remark)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.collectors.peer import datagram
 from tocsin.collectors.agent.datagrams import _are_right, _completion, parse_datagram
+from tocsin.collectors.agent.host_events import hook_event
 from tocsin.collectors.agent.messages import (
     Beat,
     Exit,
@@ -281,3 +282,10 @@ def test_a_valid_datagram_with_any_of_its_values_exchanged_is_read_or_refused(
 def test_bytes_are_read_or_refused(data: bytes) -> None:
     with pytest.raises(SchemaError):
         parse_datagram(data, NOW)
+
+
+def test_a_hello_carries_the_schedulers_names_into_its_event() -> None:
+    names = {"slurm_job_id": "77", "pod_name": "train-0", "pod_uid": "u", "node_name": "gpu-7"}
+    found = hook_event(parse("hello", pid=5, world_size=8, **names))
+    assert {key: value for key, value in found.payload.items() if key in names} == names
+    assert "slurm_restart_count" not in found.payload

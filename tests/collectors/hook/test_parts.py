@@ -8,7 +8,7 @@ import pytest
 
 from tests.collectors.fakes import Agent, FakeGroup
 from tocsin.collectors.hook._collectives import CollectiveTracker
-from tocsin.collectors.hook._identity import Identity, from_environment
+from tocsin.collectors.hook._identity import Identity, from_environment, scheduler_facts
 from tocsin.collectors.hook._lines import Communicator
 from tocsin.collectors.hook._recorder import Recorder
 from tocsin.collectors.hook._sender import Sender
@@ -150,3 +150,14 @@ def test_a_step_keeps_the_newest_collectives(tmp_path: Path) -> None:
     [step] = agent.of("step")
     assert [row[2] for row in step["coll"]] == list(range(89, 601))
     agent.close()
+
+
+def test_the_schedulers_names_come_from_the_environment_and_what_is_not_set_is_left_out() -> None:
+    assert scheduler_facts({"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": "1", "POD_UID": "u"}) == {
+        "slurm_job_id": "77",
+        "slurm_restart_count": "1",
+        "pod_uid": "u",
+    }
+    assert scheduler_facts({"HOSTNAME": "train-0"}) == {}
+    assert scheduler_facts({"HOSTNAME": "train-0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == {"pod_name": "train-0"}
+    assert scheduler_facts({"POD_NAME": "x" * 300, "NODE_NAME": ""}) == {}

@@ -24,7 +24,7 @@ from tocsin.pipeline.runtime.embedded.operator_requests import answerers_of
 from tocsin.pipeline.runtime.embedded.store_writer import Write
 from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas.action_codec import encode_ack, encode_event
-from tocsin.schemas.action_events import Ack, ActionEvent, MachineFacts
+from tocsin.schemas.action_events import Ack, ActionEvent, JobFacts, MachineFacts
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credentials import Credential
 from tocsin.schemas.operator_notes import Feedback, Maintenance, OperatorNote
@@ -43,7 +43,7 @@ class ActionSettings:
         signing_key: the private key of role ``controller``.
         credentials: returns the credentials of now, of which executors' keys are used.
         on_change: is given each change of an action that is no dry run, in the ticking thread.
-        machines: returns what agents told of machines, with any time.
+        facts: returns what agents and ranks told of machines and jobs, with any time.
     """
 
     policy: Policy
@@ -51,7 +51,7 @@ class ActionSettings:
     signing_key: Credential
     credentials: Callable[[], Sequence[Credential]]
     on_change: Callable[[ActionChange], None] = lambda _change: None
-    machines: Callable[[], Iterable[MachineFacts]] = lambda: ()
+    facts: Callable[[], Iterable[MachineFacts | JobFacts]] = lambda: ()
 
 
 def attach_actions(
@@ -117,7 +117,7 @@ def _hooks_of(service: EngineService, settings: ActionSettings) -> ActionHooks:
     engine = service.engine
     return ActionHooks(
         lambda: {job.cluster for job in engine.jobs()},
-        EngineFacts(engine, settings.machines).changed,
+        EngineFacts(engine, settings.facts).changed,
         on_changes,
         on_ack,
         on_left_out,

@@ -18,15 +18,15 @@ _MOST_REMEMBERED: Final = 100_000
 class EngineFacts:
     """Tells what changed since it was asked last: of machines, idle ones included, and of each running attempt."""
 
-    def __init__(self, engine: EmbeddedEngine, machines: Callable[[], Iterable[MachineFacts]]) -> None:
+    def __init__(self, engine: EmbeddedEngine, told: Callable[[], Iterable[MachineFacts | JobFacts]]) -> None:
         """Look at an engine; nothing was told yet.
 
         Args:
             engine: the engine.
-            machines: returns what agents told of machines, with any time.
+            told: returns what agents and ranks told of machines and jobs, with any time.
         """
         self._engine = engine
-        self._machines = machines
+        self._of_agents = told
         self._looked_ns = -_LOOK_NS
         self._told: dict[tuple[str, str], ActionEvent] = {}
 
@@ -41,9 +41,12 @@ class EngineFacts:
         self._looked_ns = now_ns
         if len(self._told) > _MOST_REMEMBERED:
             self._told.clear()
-        for machine in self._machines():
-            found = replace(machine, ts_ns=now_ns)
-            yield from self._if_new((machine.cluster, f"facts {machine.host}"), found)
+        for fact in self._of_agents():
+            found = replace(fact, ts_ns=now_ns)
+            if isinstance(found, MachineFacts):
+                yield from self._if_new((found.cluster, f"facts {found.host}"), found)
+            else:
+                yield from self._if_new((found.job.cluster, f"names {found.job.job_id}"), found)
         for job in self._newest_attempts():
             pipeline = self._engine.pipeline(job)
             if pipeline is None:
