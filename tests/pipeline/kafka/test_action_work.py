@@ -15,7 +15,15 @@ from tocsin.pipeline.kafka.action_facts import StatusFacts
 from tocsin.pipeline.kafka.fleet_work import FleetWork
 from tocsin.pipeline.kafka.joined_work import JoinedWork
 from tocsin.pipeline.stores.report_codec import decode_status
-from tocsin.schemas.action_events import AckKind, Approval, Cancel, EngineHeartbeat, ExecutorHeard, JobFacts
+from tocsin.schemas.action_events import (
+    AckKind,
+    Approval,
+    Cancel,
+    EngineHeartbeat,
+    ExecutorHeard,
+    JobFacts,
+    MachineFacts,
+)
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.job_key import JobKey
@@ -195,6 +203,16 @@ def test_the_state_of_an_attempt_is_heartbeat_and_list_of_machines() -> None:
     assert [one.hosts for one in told if isinstance(one, JobFacts)] == [("a", "b")], "the later attempt counts"
     assert [one.ts_ns for one in told if isinstance(one, EngineHeartbeat)] == [7 * NS_PER_SECOND]
     assert list(facts.due((), 9 * NS_PER_SECOND, with_heartbeats=False)) == []
+
+
+def test_what_agents_and_ranks_told_is_passed_on_once_and_at_a_change() -> None:
+    facts, second = StatusFacts(), NS_PER_SECOND
+    machine = MachineFacts("c1", "n1", 0, boot_id="first", driver="570")
+    job = JobFacts(JobKey("c1", "j", 1), 0, slurm_job_id="77")
+    told = [list(facts.due((machine, job), at * second, with_heartbeats=False)) for at in (10, 20)]
+    assert told == [[replace(machine, ts_ns=10 * second), replace(job, ts_ns=10 * second)], []]
+    booted = replace(machine, boot_id="second", booted_ns=25 * second)
+    assert list(facts.due((booted, job), 30 * second, with_heartbeats=False)) == [replace(booted, ts_ns=30 * second)]
 
 
 def test_joined_works_keep_their_states_apart() -> None:
