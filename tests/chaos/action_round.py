@@ -180,6 +180,8 @@ def _compare(reported: ActionsReported, calm: ActionSite, killed: ActionSite, st
             reported.problems += [f"{story.name}, undisturbed only: {one}" for one in sorted((wanted - found).keys())]
             reported.problems += [f"{story.name}, besides: {one}" for one in sorted((found - wanted).keys())]
             states = calm.state_of(story), killed.state_of(story)
+            if not wanted or states[0] not in {ActionState.DONE, ActionState.UNDONE}:
+                reported.problems.append(f"{story.name} was not carried out in the undisturbed run: {states[0]}")
             if states[0] is not states[1]:
                 reported.problems.append(f"{story.name} ended as {states[0]} and as {states[1]}")
         for site in (calm, killed):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tocsin.pipeline.actions.executors.job_controller import JobActionState, JobAnswer
+from tocsin.pipeline.actions.executors.job_controller import SIGNATURE_HEADER, JobActionState, JobAnswer
 from tocsin.pipeline.actions.executors.job_desk import JobDesk, RunningJob
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.identity.action_signatures import ActionChecker
@@ -18,7 +18,6 @@ from tocsin.schemas.action_codec import decode_action
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.credentials import Credential
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.signatures import SIGNATURE_HEADER
 
 
 class JobStub(ThreadingHTTPServer):
