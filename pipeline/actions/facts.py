@@ -207,7 +207,7 @@ class FactBook:
         state: dict[str, Any] = {
             name: [plain_object(one) for one in book.values()] for name, book in zip(names, books, strict=True)
         }
-        state["boots"] = [[*key, boots] for key, boots in self._boots.items() if len(boots) > 1]
+        state["boots"] = [[*key, boots] for key, boots in sorted(self._boots.items()) if len(boots) > 1]
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
