@@ -163,6 +163,12 @@ def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int
 
     Feeding these to an engine in this order replays the recording. The last tick is one lateness after its end.
     """
+    for tick_ns, arrivals in arrivals_by_second(recording, config):
+        yield tick_ns, [record for _, record in arrivals]
+
+
+def arrivals_by_second(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int, list[tuple[int, JobRecord]]]]:
+    """Yield (tick, (arrival time in ns, record) of each record that arrives before it), as ``seconds_of`` does."""
     lateness_ns = config.engine.slices.lateness_ns
     arrivals = _arrivals(in_span(records_of(recording), recording.manifest), config, lateness_ns)
     held: tuple[int, JobRecord] | None = next(arrivals, None)
@@ -171,11 +177,11 @@ def seconds_of(recording: Recording, config: ReplayConfig) -> Iterator[tuple[int
     last_ns = judged_span_ns(recording.manifest)[1] + lateness_ns
     tick_ns = (max(recording.manifest.start_ns, held[0]) // NS_PER_SECOND + 1) * NS_PER_SECOND
     while tick_ns <= last_ns:
-        records: list[JobRecord] = []
+        arrived: list[tuple[int, JobRecord]] = []
         while held is not None and held[0] < tick_ns:
-            records.append(held[1])
+            arrived.append(held)
             held = next(arrivals, None)
-        yield tick_ns, records
+        yield tick_ns, arrived
         tick_ns += NS_PER_SECOND
 
 

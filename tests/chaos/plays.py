@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from tocsin.pipeline.kafka.client import Writer, input_partitions, producer
-from tocsin.pipeline.recording.replay import ReplayConfig, replay, seconds_of
+from tocsin.pipeline.recording.replay import ReplayConfig, arrivals_by_second, replay
 from tocsin.pipeline.recording.tables import Recording
 from tocsin.schemas.kafka.settings import KafkaSettings
 from tocsin.schemas.kafka.topics import topic_of
@@ -65,17 +66,21 @@ def streams(plays: Iterable[Play]) -> list[list[Play]]:
 
 
 def merged(plays: Sequence[Play]) -> Iterator[tuple[int, list[JobRecord]]]:
-    """All plays' seconds, as (tick, records that arrive before it): one tick a second for all of them."""
-    waiting = [(seconds_of(play.recording, play.config)) for play in plays]
+    """All plays' seconds, as (tick, records that arrive before it): one tick a second for all of them.
+
+    Records stand in the order of their arrival, whichever play they are of. They share partitions, whose watermark
+    follows the newest stamp: one play's second behind another one's would make shuffled records late.
+    """
+    waiting = [arrivals_by_second(play.recording, play.config) for play in plays]
     heads = [next(seconds, None) for seconds in waiting]
     tick_ns = min(head[0] for head in heads if head is not None)
     while any(head is not None for head in heads):
-        records: list[JobRecord] = []
+        arrived: list[tuple[int, JobRecord]] = []
         for index, head in enumerate(heads):
             if head is not None and head[0] == tick_ns:
-                records += head[1]
+                arrived += head[1]
                 heads[index] = next(waiting[index], None)
-        yield tick_ns, records
+        yield tick_ns, [record for _, record in sorted(arrived, key=itemgetter(0))]
         tick_ns += NS_PER_SECOND
 
 
