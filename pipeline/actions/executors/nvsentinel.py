@@ -7,8 +7,11 @@ check and entity, changes nothing for them.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from tocsin.pipeline.actions.executors.nvsentinel_events import EventSettings, healthy_events, unhealthy_events
@@ -16,7 +19,8 @@ from tocsin.pipeline.actions.executors.nvsentinel_peer import EventConnector
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.target import Look, Stage
 from tocsin.schemas.actions import Action
-from tocsin.schemas.formats.nvsentinel import ProcessingStrategy
+from tocsin.schemas.errors import TargetAwayError
+from tocsin.schemas.formats.nvsentinel import HealthEvent, ProcessingStrategy, health_envelope
 from tocsin.schemas.verdicts import ActionKind
 
 KINDS: Final = frozenset(
@@ -48,6 +52,30 @@ class NvSentinelConfig:
         return KINDS if may_act else STORED_KINDS
 
 
+class EnvelopeFile:
+    """A file with a CloudEvents envelope a line, as NVSentinel's exporter publishes events; it is only added to."""
+
+    def __init__(self, path: Path) -> None:
+        """Open nothing yet."""
+        self._path = path
+
+    def add(self, events: Sequence[HealthEvent], action: Action, step: str) -> None:
+        """Add events; one that is added again has the same id.
+
+        Raises:
+            TargetAwayError: the file cannot be written.
+        """
+        cluster = action.target.job.cluster
+        lines = [
+            json.dumps(health_envelope(one, cluster, f"{action.action_id}/{one.node_name}/{step}")) for one in events
+        ]
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+        except OSError as error:
+            raise TargetAwayError(f"{self._path} cannot be written: {error}") from error
+
+
 class NvSentinelTarget:
     """NVSentinel as a target of actions.
 
@@ -55,13 +83,17 @@ class NvSentinelTarget:
         kinds: kinds of actions that it can do.
     """
 
-    def __init__(self, config: NvSentinelConfig, connector: EventConnector) -> None:
+    def __init__(
+        self, config: NvSentinelConfig, connector: EventConnector, envelopes: EnvelopeFile | None = None
+    ) -> None:
         """Send nothing yet.
 
         Args:
             config: settings.
             connector: takes the events.
+            envelopes: is given each event that was taken, None: nobody is.
         """
+        self._envelopes = envelopes
         self.kinds = config.kinds
         self._settings = config.events
         self._connector = connector
@@ -86,7 +118,10 @@ class NvSentinelTarget:
     def make(self, action: Action, look: Look) -> None:
         """See ``TargetSystem.make``."""
         make_events = unhealthy_events if look.step == _TOLD else healthy_events
-        self._connector.send(make_events(action, self._settings))
+        events = make_events(action, self._settings)
+        self._connector.send(events)
+        if self._envelopes is not None:
+            self._envelopes.add(events, action, look.step)
         self._sent[action.action_id, look.step] = None
         while len(self._sent) > _MOST_REMEMBERED:
             self._sent.popitem(last=False)

@@ -251,12 +251,14 @@ def _nvsentinel_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "health_event.proto of the release that runs here; one without STORE_ONLY is refused"
     parser.add_argument("--proto", metavar="FILE", default="", help=text)
+    text = "add each event that was taken to this file, too, a CloudEvents envelope a line (default: no file)"
+    parser.add_argument("--envelope-to", metavar="FILE", default="", help=text)
     text = "what NVSentinel may do with the events (default: store-only: keep and export them)"
     parser.add_argument("--strategy", choices=_STRATEGIES, default="store-only", help=text)
 
 
 def _nvsentinel(args: argparse.Namespace, _signed: SignedActions) -> TargetSystem:
-    from tocsin.pipeline.actions.executors.nvsentinel import NvSentinelConfig, NvSentinelTarget
+    from tocsin.pipeline.actions.executors.nvsentinel import EnvelopeFile, NvSentinelConfig, NvSentinelTarget
     from tocsin.pipeline.actions.executors.nvsentinel_events import EventSettings
     from tocsin.pipeline.actions.executors.nvsentinel_peer import GrpcConnector, check_release
     from tocsin.schemas.formats.nvsentinel import ProcessingStrategy
@@ -270,7 +272,8 @@ def _nvsentinel(args: argparse.Namespace, _signed: SignedActions) -> TargetSyste
     may_act = args.strategy == "execute"
     strategy = ProcessingStrategy.EXECUTE_REMEDIATION if may_act else ProcessingStrategy.STORE_ONLY
     connector = GrpcConnector(args.connector, _COMMAND_SECONDS)
-    return NvSentinelTarget(NvSentinelConfig(EventSettings(strategy)), connector)
+    envelopes = EnvelopeFile(Path(args.envelope_to)) if args.envelope_to else None
+    return NvSentinelTarget(NvSentinelConfig(EventSettings(strategy)), connector, envelopes)
 
 
 def _job_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.pipeline.actions.executors.nvsentinel_kit import ListeningConnector, action_on
-from tocsin.pipeline.actions.executors.nvsentinel import NvSentinelConfig, NvSentinelTarget
+from tocsin.pipeline.actions.executors.nvsentinel import EnvelopeFile, NvSentinelConfig, NvSentinelTarget
 from tocsin.pipeline.actions.executors.nvsentinel_events import EventSettings
 from tocsin.pipeline.actions.executors.nvsentinel_peer import GrpcConnector
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
@@ -95,3 +96,25 @@ def test_an_undoing_is_told_once_and_is_healthy() -> None:
         target.make(action, look)
     assert [one.is_healthy for one in connector.events] == [False, True]
     assert target.look_back(action).stage is Stage.DONE
+
+
+def test_each_event_that_was_taken_is_an_envelope_in_the_file_with_an_id_of_its_own(tmp_path: Path) -> None:
+    connector, file = _Kept(), tmp_path / "events.jsonl"
+    target = NvSentinelTarget(EXECUTE, connector, EnvelopeFile(file))
+    connector.is_away = True
+    action = action_on("n1", "n2")
+    with pytest.raises(TargetAwayError):
+        target.make(action, target.look(action))
+    assert not file.exists(), "nobody took it"
+    connector.is_away = False
+    _carry_out(target, action)
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["data"]["healthEvent"]["nodeName"] for one in found] == ["n1", "n2"]
+    assert len({one["id"] for one in found}) == 2
+
+
+def test_a_file_that_cannot_be_written_holds_the_action_up(tmp_path: Path) -> None:
+    target = NvSentinelTarget(EXECUTE, _Kept(), EnvelopeFile(tmp_path))
+    action = action_on("n1")
+    with pytest.raises(TargetAwayError, match=str(tmp_path)):
+        target.make(action, target.look(action))
