@@ -16,7 +16,6 @@ from tocsin.schemas.errors import DecodeError, FieldError
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import (
     MAX_WITNESSES,
-    VERDICT_ACTIONS,
     ActionKind,
     Component,
     ComponentKind,
@@ -156,14 +155,6 @@ def check_event_id(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
             raise FieldError(key, event.get(key), f"{wanted[key]}, as the data says")
 
 
-def _read_action(data: ObjectReader) -> ActionKind:
-    """Return a verdict's action; raise ``FieldError`` for one that is of the action bus only."""
-    action = data.choice("action", ActionKind)
-    if action not in VERDICT_ACTIONS:
-        raise FieldError(data.field("action"), action.value, "one of " + " ".join(VERDICT_ACTIONS))
-    return action
-
-
 def _read_verdict(data: ObjectReader) -> Verdict:
     common = data.optional_object("common")
     return Verdict(
@@ -175,7 +166,7 @@ def _read_verdict(data: ObjectReader) -> Verdict:
         onset_ns=data.integer("onset_ns", 0),
         detected_ns=data.integer("detected_ns", 0),
         confidence=data.number("confidence", 0.0, 1.0),
-        action=_read_action(data),
+        action=data.choice("action", ActionKind),
         reason=data.name("reason"),
         evidence=tuple(_read_evidence(evidence) for evidence in data.objects("evidence")),
         state=data.choice("state", VerdictState),

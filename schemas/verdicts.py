@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from tocsin.schemas.records import JobKey
 
@@ -76,13 +76,6 @@ class ActionKind(StrEnum):
     ROLLBACK = "rollback"
     RESET_GPU = "reset_gpu"
     REBOOT = "reboot"
-
-
-VERDICT_ACTIONS: Final = (
-    *(ActionKind.NONE, ActionKind.NOTIFY, ActionKind.PROBE, ActionKind.RESTART),
-    *(ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY, ActionKind.ROLLBACK),
-)
-"""Actions that a verdict's line can name, as the recording format fixes them; the others are of the action bus only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from tocsin.schemas.records import (
 )
 from tocsin.schemas.verdicts import (
     MAX_WITNESSES,
-    VERDICT_ACTIONS,
+    ActionKind,
     Component,
     ComponentKind,
     Evidence,
@@ -454,7 +454,7 @@ verdicts = st.builds(
     onset_ns=times,
     detected_ns=times,
     confidence=st.floats(0.0, 1.0),
-    action=st.sampled_from(VERDICT_ACTIONS),
+    action=st.sampled_from(ActionKind),
     reason=names,
     evidence=st.lists(_evidence(), max_size=3).map(tuple),
     state=st.sampled_from(VerdictState),

@@ -10,7 +10,6 @@ from hypothesis import given
 from tests import strategies
 from tocsin.schemas.records import JobKey
 from tocsin.schemas.verdicts import (
-    VERDICT_ACTIONS,
     ActionKind,
     Component,
     ComponentKind,
@@ -70,7 +69,7 @@ def test_every_line_has_the_contracts_keys_in_order_and_is_json(verdict: Verdict
 
 def test_the_words_are_those_of_the_recording_format() -> None:
     assert " ".join(FaultKind) == "fail_stop hang fail_slow silent_corruption degraded"
-    assert " ".join(VERDICT_ACTIONS) == "none notify probe restart drain evict replay rollback"
+    assert " ".join(ActionKind) == "none notify probe restart drain evict replay rollback reset_gpu reboot"
     assert "|".join(WitnessKind) == "hardware_event|peers_wait|connection_lost|check|steps"
     assert " ".join(VerdictState) == "open confirmed cancelled expired resolved"
 
