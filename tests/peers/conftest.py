@@ -94,9 +94,9 @@ def alertmanager(tmp_path: Path, webhook: Receiver) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def started_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A real Slurm of eight nodes, started once."""
+    """A real Slurm of eight nodes, started once for each module: none begins with what another one did to it."""
     with running_slurm(tmp_path_factory.mktemp("slurm")) as slurm:
         yield slurm
 

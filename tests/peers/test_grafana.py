@@ -20,8 +20,15 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
     "monitor": {"cluster": ()},
 }
 """Dashboard -> what is chosen; the job is that of the engine's page."""
-UNHURT = {"monitor: Records that agents lost"}
-"""Queries that find nothing, because nothing is lost while they look."""
+UNHURT = {
+    "monitor: Records that agents lost",
+    "monitor: Executors that do not answer, and those without a connection",
+    "monitor: Executors that do not answer, and those without a connection 1",
+    "monitor: What executors say",
+    "monitor: What has no effect at executors",
+    "monitor: What has no effect at the controller",
+}
+"""Queries that find nothing, because nothing is lost, and no executor speaks, while they look."""
 
 
 def _page(stack: ExitStack, text: str) -> Receiver:
