@@ -16,12 +16,11 @@ pytestmark = pytest.mark.drill
 def drill(*flags: str, seconds: float) -> tuple[dict[str, Any], str]:
     """Freeze a rank of a job of four; return what the drill prints and what it says."""
     command = [sys.executable, "-m", "tocsin", "drill", "--act", "--json", "--kind", "freeze", "--ranks", "4", *flags]
-    for _ in range(2):
+    for _ in range(3):
         done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=seconds, check=False)
         if "unattributed in the ledger" not in done.stderr:
             break  # else the machine was so busy that a second of steps came too late: once more
-    # the drill itself asks for 1 %, which takes an idle machine; here a busy one may have five times as much
-    assert done.returncode == 0 or "unattributed in the ledger" in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
 
@@ -35,14 +34,14 @@ def check(found: dict[str, Any]) -> None:
 
 @pytest.mark.timeout(500)  # some 45 s on idle cores
 def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happened() -> None:
-    found, said = drill(seconds=240)
+    found, said = drill(seconds=150)
     check(found)
     assert "a forged restart is refused by the job controller: unknown_key" in said
     table = [line.split()[2:] for line in said.splitlines()]
     rows = {row[0]: [float(one.rstrip("s")) for one in row[1:]] for row in table if len(row) == 4 and row[1][-1] == "s"}
     assert {"productive", "recomputed", "start_up", "detection", "diagnosis", "scheduling"} <= set(rows)
     assert all(abs(between) <= 1.0 for _, _, between in rows.values()), rows
-    assert rows["unattributed"][0] <= 0.05 * rows["wall"][0]
+    assert rows["unattributed"][0] <= 0.01 * rows["wall"][0]
 
 
 @pytest.mark.slow
