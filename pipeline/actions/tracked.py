@@ -103,7 +103,7 @@ class TrackedAction:
 
     @property
     def is_reserved(self) -> bool:
-        """Whether the action uses a place in the budgets: it may be begun, or an executor held it."""
+        """Whether the budgets count the action: an executor may begin it, or has held it."""
         return self.state in {ActionState.APPROVED, ActionState.CLAIMED} or bool(self.holders)
 
     @property

@@ -15,15 +15,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.action_round import ActionRoundConfig, run_action_round
+from tests.chaos.action_round import ActionRoundConfig, ActionsReported, run_action_round
 from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
 from tests.chaos.engine import servers
 from tests.chaos.live_round import LiveConfig, run_live_round
 from tests.chaos.outcome import table_text
-from tests.chaos.page_round import PageConfig, run_page_round
+from tests.chaos.page_round import PageConfig, PageReported, run_page_round
 from tests.chaos.page_site import ROLES
 from tests.chaos.rounds import Reported, RoundConfig, run_round
 from tests.chaos.up import COMPONENTS
@@ -134,30 +135,27 @@ def main() -> int:
 
 def _pages(args: argparse.Namespace, roles: tuple[str, ...]) -> int:
     """A round that kills the sender of alerts, the controller or both; 1 where people were told something else."""
-    folder = Path(tempfile.mkdtemp(prefix="tocsin-pages-", dir=args.folder))
     print(f"pages: round with seed {args.seed}, {args.kills} kills of {' and '.join(roles)}", flush=True)
-    broker = Broker(BrokerConfig(folder / "kafka"))
-    broker.start()
-    try:
-        reported = run_page_round(PageConfig(args.seed, roles, args.kills), broker, folder, "chaos")
-    finally:
-        broker.stop()
-    print(reported.text(), flush=True)
-    if reported.problems or args.folder is not None:
-        print(f"  all that it wrote: {folder}", flush=True)
-    else:
-        shutil.rmtree(folder)
-    return 1 if reported.problems else 0
+    config = PageConfig(args.seed, roles, args.kills)
+    return _on_a_broker(args, "pages", lambda broker, folder: run_page_round(config, broker, folder, "chaos"))
 
 
 def _actions(args: argparse.Namespace) -> int:
     """A round that kills executors and the controller; 1 where something else was carried out."""
-    folder = Path(tempfile.mkdtemp(prefix="tocsin-actions-", dir=args.folder))
     print(f"actions: round with seed {args.seed}, {args.kills} kills of each", flush=True)
+    config = ActionRoundConfig(args.seed, args.kills)
+    return _on_a_broker(args, "actions", lambda broker, folder: run_action_round(config, broker, folder, "chaos"))
+
+
+def _on_a_broker(
+    args: argparse.Namespace, name: str, run: Callable[[Broker, Path], PageReported | ActionsReported]
+) -> int:
+    """Run a round on a broker of its own and print what it found; its folder is kept where something differs."""
+    folder = Path(tempfile.mkdtemp(prefix=f"tocsin-{name}-", dir=args.folder))
     broker = Broker(BrokerConfig(folder / "kafka"))
     broker.start()
     try:
-        reported = run_action_round(ActionRoundConfig(args.seed, args.kills), broker, folder, "chaos")
+        reported = run(broker, folder)
     finally:
         broker.stop()
     print(reported.text(), flush=True)

@@ -155,7 +155,7 @@ class DeviceRules:
         self._delete(action.action_id)
 
     def _is_served(self, now_ns: int) -> bool:
-        """Whether the API server has rules, and lets us list them; it is asked again after some time if not."""
+        """Return whether the API server serves DeviceTaintRules to us; a server that did not is asked again later."""
         if not self._path and (not self._asked_ns or now_ns - self._asked_ns >= _AGAIN_NS):
             self._asked_ns = now_ns
             paths = (f"{_GROUP}/{version}/devicetaintrules" for version in _VERSIONS)

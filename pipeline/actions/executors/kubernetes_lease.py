@@ -140,7 +140,7 @@ class KubernetesLease:
         return until_ns
 
     def _is_free(self, found: Mapping[str, Any], now_ns: int) -> bool:
-        """Whether a Lease of another replica is given up, or was not renewed for its duration."""
+        """Return whether another replica gave up its Lease, or let its duration pass without a renewal."""
         version, known = str(found["metadata"]["resourceVersion"]), _spec_of(found)
         if not known.get("holderIdentity"):
             return True

@@ -109,7 +109,7 @@ class KubePod:
 
     @property
     def is_drained(self) -> bool:
-        """Whether a drained node may keep it: it is over, or belongs to the node."""
+        """Whether a node with this pod still counts as drained: the pod has ended, or belongs to the node itself."""
         return self.is_over or self.is_mirror or self.owner_kind == "DaemonSet"
 
 

@@ -66,7 +66,7 @@ class NodeReading:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the node is drained: nothing runs on it any more, as on a draining one something does."""
+        """Whether the node takes no new jobs and no job runs on it any more; until then it is draining."""
         return "DRAIN" in self.flags and self.base not in _BUSY and "COMPLETING" not in self.flags
 
     @property
@@ -137,7 +137,7 @@ class JobReading:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the job waits for hosts, and its last run has left its former ones."""
+        """Whether the job waits for hosts; a job whose last run still ends on its former hosts does not yet."""
         return "PENDING" in self.states and "COMPLETING" not in self.states
 
     @property

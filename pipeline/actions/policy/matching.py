@@ -33,7 +33,7 @@ class VerdictFacts:
 
     @property
     def blames(self) -> str:
-        """What the verdict's cause blames. A cause outside the list of causes counts as ``unknown``."""
+        """Word of ``Cause.blames`` for the verdict's cause; a cause outside the list counts as ``unknown``."""
         return CAUSES.get(self.verdict.cause, CAUSES["unknown"]).blames
 
 
