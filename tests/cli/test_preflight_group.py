@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tocsin.cli.main import main
+from tocsin.cli.preflight_answers import answer_lines
 from tocsin.cli.preflight_group import answers_of, hosts_in, member_of
 from tocsin.cli.preflight_kube import manifests
 from tocsin.collectors.preflight.exchange import Rendezvous
@@ -200,12 +201,12 @@ def test_ranks_become_names_and_nonsense_between_the_answers_is_passed_over() ->
         CheckName.PAIR_ALL_REDUCE, CheckOutcome.FAILED, CheckReason.WRONG_RESULT, 1.0, "bytes_per_second",
         detail="2 pairs, slowest with rank 1", against=("1",),
     )  # fmt: skip
-    told = json.dumps({"rank": 0, "answer": HostAnswer("x", (pair,)).to_json()})
+    told = answer_lines(0, HostAnswer("x", (pair,)))
     lines = [
         "noise",
         "tocsin-preflight-answer {",
-        'tocsin-preflight-answer {"rank": 1}',
-        f"0: tocsin-preflight-answer {told}",
+        "tocsin-preflight-answer 1 1/1 {}",
+        *(f"0: {line}" for line in told),
     ]
     found = answers_of(["n0", "n1"], "\n".join(lines), "no answer in 5 s")
 

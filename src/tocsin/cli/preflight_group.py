@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -20,16 +19,16 @@ from typing import Final
 
 from tocsin.cli import preflight_kube
 from tocsin.cli.durations import duration_of
+from tocsin.cli.preflight_answers import answer_lines, answers_in
 from tocsin.collectors.preflight.blame import attributed
 from tocsin.collectors.preflight.checks import HostChecks, PreflightConfig
 from tocsin.collectors.preflight.exchange import Rendezvous, exchange
-from tocsin.schemas.errors import ConfigError, FieldError, TargetError
-from tocsin.schemas.preflight import CheckName, CheckReason, HostAnswer, answer_of, failed
+from tocsin.schemas.errors import ConfigError, TargetError
+from tocsin.schemas.preflight import CheckName, CheckReason, HostAnswer, failed
 from tocsin.schemas.printable import json_text, plain
 
 SRUN, KUBECTL, HERE = "srun", "kubectl", "here"
 MOST_HOSTS: Final = 1024
-_MARK: Final = "tocsin-preflight-answer "
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _MEMBER: Final = re.compile(r"(?:(slurm)|(\d{1,4})/(\d{1,4}))@([^@\s]+):(\d{1,5})")
 _TAIL_CHARACTERS: Final = 300
@@ -89,14 +88,7 @@ def answers_of(hosts: Sequence[str], output: str, why: str) -> list[HostAnswer]:
         output: what all members printed.
         why: what is known about why an answer is missing, for people.
     """
-    found: dict[int, HostAnswer] = {}
-    for line in output.splitlines():
-        _, mark, text = line.partition(_MARK)
-        if not mark:
-            continue
-        with contextlib.suppress(ValueError, FieldError, KeyError, TypeError):
-            value = json.loads(text)
-            found[int(value["rank"])] = answer_of(value["answer"])
+    found = answers_in(output)
     missing = failed(CheckName.ANSWER, CheckReason.NO_ANSWER, why)
     answers = [_named(found[rank], hosts, rank) for rank in sorted(found) if 0 <= rank < len(hosts)]
     gone = [HostAnswer(host, (missing,)) for rank, host in enumerate(hosts) if rank not in found]
@@ -125,7 +117,7 @@ def run_member(text: str, config: PreflightConfig) -> int:
     """
     place = member_of(text, os.environ)
     answer = HostChecks(config).run(lambda: exchange(place, config.seconds, config.grace_seconds))
-    print(_MARK + json.dumps({"rank": place.rank, "answer": answer.to_json()}), flush=True)
+    print("\n".join(answer_lines(place.rank, answer)), flush=True)
     return 0
 
 
