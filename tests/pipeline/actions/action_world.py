@@ -181,6 +181,9 @@ class World:
         self.now_ns += 1_000_000
         command = replace(command, ts_ns=self.now_ns)
         before = self.latest[command.action_id]
+        is_given_back = isinstance(command, Cancel) and self.is_taken(before)
+        if is_given_back:
+            self.may_return[command.action_id] |= set(before.target.hosts)
         self.hear(command)
         after = self.latest[command.action_id]
         if isinstance(command, Approval):
@@ -192,9 +195,8 @@ class World:
         ):
             assert after.state in {S.REFUSED, S.CANCELLED}, f"{command} left {after.state}"
             self.stopped.add(command.action_id)
-        if isinstance(command, Cancel) and self.is_taken(before) and before.state is not S.UNDOING:
+        if is_given_back:
             assert after.state in {S.UNDOING, S.UNDONE}, f"{command} left {after.state}"
-            self.may_return[command.action_id] |= set(before.target.hosts)
         if after.revision > before.revision:
             for host in before.target.hosts:
                 self.vetoed[host, before.cause] = self.now_ns
