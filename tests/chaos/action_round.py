@@ -33,12 +33,14 @@ class ActionRoundConfig:
         kills_count: of each role.
         roles: who is killed.
         life_seconds: from when all work to the deaths, from and to; one of five comes while they start.
+        without: what is left out in the disturbed site (``tests.chaos.broken``), "" = nothing.
     """
 
     seed: int
     kills_count: int = 20
     roles: tuple[str, ...] = ACTORS
     life_seconds: tuple[float, float] = (0.0, 5.0)
+    without: str = ""
 
 
 @dataclass
@@ -52,6 +54,7 @@ class ActionsReported:
         effects_count: changes of the systems in the disturbed site.
         chance_count: actions of which runs may differ in whether they are begun.
         begun_count: of these, those that were begun in the disturbed site.
+        in_hand_count: of these, in both sites, those that an executor held and did not begin, for they were taken back.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -60,13 +63,15 @@ class ActionsReported:
     effects_count: int = 0
     chance_count: int = 0
     begun_count: int = 0
+    in_hand_count: int = 0
 
     def text(self) -> str:
         """What came of it, and each problem."""
         kills = ", ".join(f"{role} {count} times" for role, count in sorted(self.kills.items()))
         head = (
             f"  killed: {kills}\n  {self.actions_count} actions with equal effects are wanted, {self.effects_count}"
-            f" effects in all; of {self.chance_count} cancelled or short-lived ones {self.begun_count} were begun"
+            f" effects in all\n  of {self.chance_count} cancelled, withdrawn or short-lived ones {self.begun_count}"
+            f" were begun; in both runs {self.in_hand_count} were taken back while an executor held them"
         )
         return "\n".join([head, *(f"  {problem:.600}" for problem in self.problems or ["equal"])])
 
@@ -77,7 +82,7 @@ class ActionTeller:
     def __init__(self, site: ActionSite) -> None:
         self.site = site
         self.stories: list[ActionStory] = []
-        self._cancelled: set[str] = set()
+        self._taken_back: set[str] = set()
 
     def begin(self, story: ActionStory) -> None:
         self.stories.append(story)
@@ -88,9 +93,13 @@ class ActionTeller:
         self.site.step()
         for story in self.stories:
             action = self.site.action_of(story)
-            is_due = story.is_cancelled or (story.is_undone and action and action.state is ActionState.DONE)
-            if action is not None and is_due and story.name not in self._cancelled:
-                self._cancelled.add(story.name)
+            if action is None or story.name in self._taken_back:
+                continue
+            if story.is_withdrawn and action.state is ActionState.CLAIMED:
+                self._taken_back.add(story.name)
+                self.site.withdraw(story)
+            elif story.is_cancelled or (story.is_undone and action.state is ActionState.DONE):
+                self._taken_back.add(story.name)
                 self.site.cancel(action)
 
     def is_over(self, story: ActionStory) -> bool:
@@ -106,7 +115,7 @@ def run_action_round(config: ActionRoundConfig, broker: Broker, folder: Path, pr
     reported = ActionsReported()
     with (
         action_site_up(broker, f"{prefix}-calm", folder) as calm,
-        action_site_up(broker, f"{prefix}-killed", folder) as killed,
+        action_site_up(broker, f"{prefix}-killed", folder, without=config.without) as killed,
     ):
         tellers = [ActionTeller(calm), ActionTeller(killed)]
         _play(config, tellers, reported)
@@ -185,6 +194,7 @@ def _compare(reported: ActionsReported, calm: ActionSite, killed: ActionSite, st
             if states[0] is not states[1]:
                 reported.problems.append(f"{story.name} ended as {states[0]} and as {states[1]}")
         for site in (calm, killed):
+            reported.in_hand_count += site.is_taken_back_in_hand(story)
             reported.problems += _wrong_with(site, story)
     reported.problems += [f"{one} was posted after its deadline" for one in killed.jobs.late]
     if not reported.effects_count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from kafka import KafkaProducer
 from tests.chaos.action_stories import CLUSTERS, JOB, MACHINE_COUNT, PEERS, SLURM, ActionStory
 from tests.chaos.job_stub import JobStub, job_stub
 from tests.chaos.slurm_stub import SlurmServer, slurm_at, write_programs
+from tests.conftest import ROOT
 from tests.kafka_kit import make_topics
 from tests.pipeline.actions.executors.fake_slurm import USER, FakeNode
 from tests.pipeline.kafka.action_kit import status_of
@@ -36,7 +37,7 @@ from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.kafka.settings import kafka_settings
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.signatures import SIGNATURE_HEADER
-from tocsin.schemas.verdicts import ActionKind
+from tocsin.schemas.verdicts import ActionKind, Verdict
 
 CONTROLLER: Final = "controller"
 ACTORS: Final = (CONTROLLER, *CLUSTERS)
@@ -57,12 +58,17 @@ class ActionSite:
         slurm: the Slurm of cluster ``slurm``.
         jobs: the job controller of cluster ``job``.
         actions: id -> each action as it was published last, pages left out.
+        states: id -> the states through which an action went.
     """
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path, slurm: SlurmServer, jobs: JobStub) -> None:
+    def __init__(
+        self, broker: Broker, prefix: str, folder: Path, slurm: SlurmServer, jobs: JobStub, *, without: str = ""
+    ) -> None:
         self.broker, self.prefix, self.folder, self.slurm, self.jobs = broker, prefix, folder, slurm, jobs
+        self._program = ["-m", "tests.chaos.broken", without] if without else ["-m", "tocsin"]
         self.children: dict[str, Child] = {}
         self.actions: dict[str, Action] = {}
+        self.states: dict[str, list[ActionState]] = defaultdict(list)
         self._after, self._beat = 0, 0.0
         self._stories: dict[str, ActionStory] = {}
         self.producer = KafkaProducer(bootstrap_servers=broker.address, linger_ms=0)
@@ -95,9 +101,9 @@ class ActionSite:
                 self._tell(MachineFacts(cluster, host, now_ns, leaf=f"other{number // 8}"), _EXECUTORS[cluster])
         self.step()
         for role in ACTORS:
-            command = [sys.executable, "-m", "tocsin", *verbs[role], *flags]
+            command = [sys.executable, *self._program, *verbs[role], *flags]
             log = self.folder / f"{self.prefix}-{role}.log"
-            self.children[role] = Child(Program(f"{self.prefix} {role}", command, log, folder=self.folder))
+            self.children[role] = Child(Program(f"{self.prefix} {role}", command, log, folder=ROOT))
             self.children[role].start()
 
     def close(self) -> None:
@@ -122,8 +128,11 @@ class ActionSite:
         for fact in story.facts():
             self._tell(fact, _EXECUTORS[story.cluster])
         self._status(story.job, story.hosts)
-        value = encode_verdict(story.verdict())
-        self._send("verdicts", value, VerdictSigner(_ENGINE).header(value))
+        self._judge(story.verdict())
+
+    def withdraw(self, story: ActionStory) -> None:
+        """The engine takes the verdict of a story back."""
+        self._judge(story.withdrawal(time.time_ns()))
 
     def cancel(self, action: Action) -> None:
         """A person takes an action back."""
@@ -141,6 +150,7 @@ class ActionSite:
             action = decode_action(line.value)
             if action.kind is not ActionKind.NOTIFY:
                 self.actions[action.action_id] = action
+                self.states[action.action_id].append(action.state)
 
     def action_of(self, story: ActionStory) -> Action | None:
         """The action of a story as it is now."""
@@ -149,6 +159,13 @@ class ActionSite:
     def state_of(self, story: ActionStory) -> ActionState | None:
         found = self.action_of(story)
         return None if found is None else found.state
+
+    def is_taken_back_in_hand(self, story: ActionStory) -> bool:
+        """Whether an executor held the story's action and had not begun it when it was taken back."""
+        found = self.action_of(story)
+        states = [] if found is None else self.states[found.action_id]
+        is_held = ActionState.CLAIMED in states and ActionState.STARTED not in states
+        return is_held and states[-1] in {ActionState.CANCELLED, ActionState.EXPIRED}
 
     def effects(self) -> list[tuple[int, str, str]]:
         """Time in Unix ns, name of the story, and effect of all that was changed, in each cluster's order."""
@@ -177,18 +194,22 @@ class ActionSite:
         value = status_of(time.time_ns() // NS_PER_SECOND * NS_PER_SECOND, hosts, job)
         self._send("job-status", value, VerdictSigner(_ENGINE).header(value))
 
+    def _judge(self, verdict: Verdict) -> None:
+        value = encode_verdict(verdict)
+        self._send("verdicts", value, VerdictSigner(_ENGINE).header(value))
+
     def _send(self, topic: str, value: bytes, signature: bytes) -> None:
         self.producer.send(f"{self.prefix}.{topic}", value, b"k", [(SIGNATURE_HEADER, signature)])
         self.producer.flush(30)
 
 
 @contextmanager
-def action_site_up(broker: Broker, prefix: str, folder: Path) -> Iterator[ActionSite]:
-    """An installation during the block."""
+def action_site_up(broker: Broker, prefix: str, folder: Path, *, without: str = "") -> Iterator[ActionSite]:
+    """An installation during the block; ``without``: what is left out in it (``tests.chaos.broken``)."""
     with ExitStack() as open_:
         path = folder / f"{prefix}.sock"
         slurm, jobs = open_.enter_context(slurm_at(path)), open_.enter_context(job_stub(_KEYS))
-        site = ActionSite(broker, prefix, folder, slurm, jobs)
+        site = ActionSite(broker, prefix, folder, slurm, jobs, without=without)
         try:
             site.start(write_programs(folder / f"{prefix}-bin", path))
             yield site

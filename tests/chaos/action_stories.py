@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.pipeline.actions.kit import T0, verdict_on
 from tocsin.schemas.action_events import JobFacts, MachineFacts
 from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import ActionKind, Verdict
+from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
 
 SLURM: Final = "slurm"
 JOB: Final = "job"
@@ -41,6 +41,7 @@ class ActionStory:
         begin_ns: when the verdict is confirmed.
         is_cancelled: a person takes the action back as soon as it is shown; how far it is by then is chance.
         is_short: its verdict expires after a few seconds; whether the action is begun before is chance.
+        is_withdrawn: the engine cancels the verdict when an executor is about to begin; who is first is chance.
         is_undone: a person takes the action back after it was done.
     """
 
@@ -48,6 +49,7 @@ class ActionStory:
     begin_ns: int
     is_cancelled: bool = False
     is_short: bool = False
+    is_withdrawn: bool = False
     is_undone: bool = False
 
     @property
@@ -61,7 +63,7 @@ class ActionStory:
     @property
     def is_chance(self) -> bool:
         """Whether runs may differ in what is carried out."""
-        return self.is_cancelled or self.is_short
+        return self.is_cancelled or self.is_short or self.is_withdrawn
 
     @property
     def name(self) -> str:
@@ -102,14 +104,23 @@ class ActionStory:
             expires_ns=self.begin_ns + seconds * NS_PER_SECOND,
         )
 
+    def withdrawal(self, now_ns: int) -> Verdict:
+        """Return the update with which the engine takes its verdict back."""
+        cancelled = replace(self.verdict(), update=1, state=VerdictState.CANCELLED, reason="monitoring_lost")
+        return replace(cancelled, detected_ns=max(now_ns, cancelled.detected_ns))
+
 
 def story_of(number: int, begin_ns: int) -> ActionStory:
-    """The story of a number: of sixteen, two are taken back at once, two are short, every second eviction is undone."""
-    kind = ActionStory(number, 0).kind
+    """The story of a number: of sixteen four are withdrawn, one is cancelled at once, two are short.
+
+    What is carried out of the other nine is no matter of chance. Every second eviction is undone.
+    """
+    kind, place = ActionStory(number, 0).kind, number % 16
     return ActionStory(
         number,
         begin_ns,
-        is_cancelled=number % 16 == 6,
-        is_short=number % 16 in {8, 9},
-        is_undone=kind is ActionKind.EVICT and number % 16 < 8,
+        is_cancelled=place == 6,
+        is_short=place in {8, 9},
+        is_withdrawn=place in {3, 4, 12, 15},
+        is_undone=kind is ActionKind.EVICT and place < 8,
     )

@@ -20,7 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.action_round import ActionRoundConfig, ActionsReported, run_action_round
+from tests.chaos.action_site import ACTORS
 from tests.chaos.agent_round import AGENT, AgentConfig, run_agent_round
+from tests.chaos.broken import BROKEN
+from tests.chaos.embedded_action_round import ROLES as EMBEDDED_ROLES
+from tests.chaos.embedded_action_round import EmbeddedActionConfig, run_embedded_action_round
 from tests.chaos.engine import servers
 from tests.chaos.live_round import LiveConfig, run_live_round
 from tests.chaos.outcome import table_text
@@ -104,11 +108,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1200.0, help="of recording a round")
     parser.add_argument("--agent", action="store_true", help="only rounds that kill an agent's sink")
     parser.add_argument("--only", choices=(*ROLES, PAGES, ACTIONS), help="only a round that counts pages, or effects")
+    parser.add_argument("--role", choices=ACTORS, action="append", help="with --only actions: whom to kill (all)")
+    parser.add_argument("--without", choices=BROKEN, default="", help="with --only actions: leave that out, to see red")
     parser.add_argument("--tally", type=Path, help="a file that adds up runs")
     parser.add_argument("--folder", type=Path, help="keep all that is written there")
     args = parser.parse_args()
     if args.mode == EMBEDDED:
-        return _embedded(args)
+        return _embedded_actions(args) if args.only == ACTIONS else _embedded(args)
     if args.only == ACTIONS:
         return _actions(args)
     if args.only:
@@ -142,8 +148,9 @@ def _pages(args: argparse.Namespace, roles: tuple[str, ...]) -> int:
 
 def _actions(args: argparse.Namespace) -> int:
     """A round that kills executors and the controller; 1 where something else was carried out."""
-    print(f"actions: round with seed {args.seed}, {args.kills} kills of each", flush=True)
-    config = ActionRoundConfig(args.seed, args.kills)
+    roles = tuple(args.role or ACTORS)
+    print(f"actions: round with seed {args.seed}, {args.kills} kills of {', '.join(roles)}", flush=True)
+    config = ActionRoundConfig(args.seed, args.kills, roles, without=args.without)
     return _on_a_broker(args, "actions", lambda broker, folder: run_action_round(config, broker, folder, "chaos"))
 
 
@@ -180,6 +187,25 @@ def _embedded(args: argparse.Namespace) -> int:
         else:
             shutil.rmtree(folder)
     return 1 if problems else 0
+
+
+def _embedded_actions(args: argparse.Namespace) -> int:
+    """Rounds that kill ``tocsin serve --act`` and its executor, until each was killed ``--kills`` times."""
+    kills: Counter[str] = Counter()
+    seed, problems_count = args.seed, 0
+    while min(kills[role] for role in EMBEDDED_ROLES) < args.kills:
+        folder = Path(tempfile.mkdtemp(prefix="tocsin-acting-", dir=args.folder))
+        print(f"actions: round with seed {seed}", flush=True)
+        reported = run_embedded_action_round(EmbeddedActionConfig(seed), folder)
+        print(reported.text(), flush=True)
+        kills += reported.kills
+        problems_count += len(reported.problems)
+        seed += 1
+        if reported.problems or args.folder is not None:
+            print(f"  all that it wrote: {folder}", flush=True)
+        else:
+            shutil.rmtree(folder)
+    return 1 if problems_count else 0
 
 
 def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: bool) -> Reported:

@@ -25,7 +25,7 @@ KINDS: Final = ("freeze", "kill", "slow", "crash", "nan", "loader")
 WARM_SECONDS: Final = 15.0
 WATCH_SECONDS: Final = 17.0
 _REST_SECONDS: Final = 2.0
-_CLUSTER: Final = "chaos"
+CLUSTER: Final = "chaos"
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class Fault:
         kind: of ``KINDS``.
         rank: who ails.
         begin_seconds: when the job begins, since the round's start.
+        watch_seconds: how long the job stays as it is after that.
     """
 
     job_id: str
     kind: str
     rank: int
     begin_seconds: float
+    watch_seconds: float = WATCH_SECONDS
 
     @property
     def onset_seconds(self) -> float:
@@ -50,7 +52,7 @@ class Fault:
 
     @property
     def end_seconds(self) -> float:
-        return self.onset_seconds + WATCH_SECONDS + _REST_SECONDS
+        return self.onset_seconds + self.watch_seconds + _REST_SECONDS
 
 
 class Agents:
@@ -64,7 +66,7 @@ class Agents:
         own = self.folder / host
         own.mkdir()
         command = [sys.executable, "-m", "tests.chaos.tee_agent", str(self.kept(host))]
-        command += ["--engine", engine, "--socket", str(self.socket(host)), "--host", host, "--cluster", _CLUSTER]
+        command += ["--engine", engine, "--socket", str(self.socket(host)), "--host", host, "--cluster", CLUSTER]
         command += ["--spool-dir", str(own / "spool"), "--nvml", "off", "--rdma", "off", "--kmsg-path", ""]
         command += ["--metrics-listen", ""]
         return Child(Program(f"agent {host}", command, own / "agent.log", folder=ROOT))
@@ -105,14 +107,14 @@ class Job:
         supervisor.start()
         _until(begun + self.fault.onset_seconds)
         self._strike()
-        _until(begun + self.fault.onset_seconds + WATCH_SECONDS)
+        _until(begun + self.fault.onset_seconds + self.fault.watch_seconds)
         self._end()
         supervisor.join(10)
 
     def _start(self) -> None:
         for rank, host in enumerate(HOSTS):
             order = {
-                "cluster": _CLUSTER,
+                "cluster": CLUSTER,
                 "job_id": self.fault.job_id,
                 "rank": rank,
                 "world": len(HOSTS),
@@ -129,7 +131,7 @@ class Job:
                 status = process.poll()
                 if status is not None and rank not in self._reported:
                     self._reported.add(rank)
-                    job = (_CLUSTER, self.fault.job_id, 0)
+                    job = (CLUSTER, self.fault.job_id, 0)
                     tail = "RuntimeError: boom" if self.fault.kind == "crash" and rank == self.fault.rank else ""
                     code = 1 if tail else status
                     send_exit(str(self._agents.socket(HOSTS[rank])), job, rank, process.pid, code, tail)
