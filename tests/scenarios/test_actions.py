@@ -15,9 +15,12 @@ from tests.pipeline.actions.policy.samples import JOB, A
 from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.pipeline.actions.policy.ladder import PolicyLadder
 from tocsin.pipeline.actions.policy.policy_file import load_policy
+from tocsin.pipeline.incidents.fleet.config import FleetConfig
+from tocsin.pipeline.incidents.fleet.view import FleetView
 from tocsin.schemas.action_events import Approval, Cancel, QuietSteps
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
+from tocsin.schemas.job_key import FLEET_JOB_ID
 from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.verdicts import Component, ComponentKind, Verdict, VerdictState
 
@@ -344,18 +347,42 @@ REAL = {
 }
 
 
+class FleetBeside:
+    """The view of the fleet, which hears the same verdicts.
+
+    Attributes:
+        lines: its own lines.
+    """
+
+    def __init__(self, fleet: ActingFleet) -> None:
+        """All machines stand behind leaves of sixteen."""
+        self._fleet, self._view = fleet, FleetView(FleetConfig(), JOB.cluster)
+        self.lines: list[Verdict] = []
+        for row, host in enumerate(fleet.hosts):
+            self._view.hosts.place(host, f"leaf{row // 16}")
+
+    def hear(self, one: Verdict) -> None:
+        """Hear all machines and a job's verdict."""
+        now_ns = self._fleet.now_ns
+        for host in self._fleet.hosts:
+            self._view.hosts.heard(host, one.job.job_id, now_ns)
+        self._view.on_verdicts([one], now_ns)
+        self.lines += self._view.on_time(now_ns)
+
+
 class TestFloodOfOneClass:
     @pytest.mark.parametrize("days", [0.0, 24.5])
     def test_a_fleet_of_288_loses_two_machines_and_real_faults_act_meanwhile(self, days: float) -> None:
         fleet = ActingFleet(host_count=288, job_hosts_count=8)
         pause = days * DAY / 214
-        real = list(REAL.items())
+        real, beside = list(REAL.items()), FleetBeside(fleet)
         for row in range(214):
             job = replace(JOB, job_id=f"j{row // 8 + 1}")
-            fleet.accuse("nvlink_error", f"n{row:03d}", job=job)
+            beside.hear(fleet.accuse("nvlink_error", f"n{row:03d}", job=job))
             if row % 40 == 20 and real:
                 cause, (host, asked) = real.pop()
-                fleet.accuse(cause, host, job=replace(JOB, job_id=f"j{int(host[1:]) // 8 + 1}"), action=asked)
+                own = replace(JOB, job_id=f"j{int(host[1:]) // 8 + 1}")
+                beside.hear(fleet.accuse(cause, host, job=own, action=asked))
             fleet.run(3, step=3)
             fleet.run(pause, step=HOUR)
         acted = {(one.cause, one.target.hosts) for one in fleet.published if one.state is S.DONE and one.kind in KINDS}
@@ -363,3 +390,5 @@ class TestFloodOfOneClass:
         assert {(cause, (host,)) for cause, (host, _) in REAL.items()} <= acted
         assert len([host for host in fleet.out() if host < "n214"]) <= 2
         assert len(acted) - len(REAL) <= 2
+        [incident] = [one for one in beside.lines if one.update == 0]
+        assert (incident.job.job_id, incident.suspects, incident.action) == (FLEET_JOB_ID, (), A.NOTIFY)
