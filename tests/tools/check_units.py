@@ -78,6 +78,10 @@ UNITLESS: Mapping[str, str] = MappingProxyType(
         "ep": "coordinate",
         "pp": "coordinate",
         "tp": "coordinate",
+        "stage": "coordinate: pp",
+        # model chunks and microbatches, named by the public what-if traces
+        "mc": "ordinal of a chunk in its stage",
+        "gmc": "ordinal of a chunk in the model",
         # codes
         "code": "an exit code or an XID",
         "errno": "the kernel's error number",

@@ -68,6 +68,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "tocsin.cli.flight_recorder",
             "read PyTorch Flight Recorder dumps: who stands behind",
         ),
+        "whatif": ("tocsin.cli.whatif", "why is the job slow? simulates a trace of operations without its stragglers"),
         "simulate": ("tocsin.cli.simulate", "make recordings of jobs with faults, and the truth about them"),
         "record": ("tocsin.cli.record", "record a job of the running engine into a folder"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
@@ -104,7 +105,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "causes",
             "flight-recorder",
         ),
-        "ML engineers, around a job": ("exec", "record", "drill"),
+        "ML engineers, around a job": ("exec", "record", "drill", "whatif"),
         "SREs, who run it": (
             "serve",
             "agent",

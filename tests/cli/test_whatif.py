@@ -1,0 +1,91 @@
+"""``tocsin whatif`` as a person and an outside program call it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tocsin.cli.main import main
+
+KEYS = {
+    *("S", "T_seconds", "T_ideal_seconds", "S_t", "S_by_dp_rank", "S_by_stage", "M_W", "M_S", "cause", "shares"),
+    *("verdict_on_machines", "step_slowdown", "S_t_by_step", "S_by_dp_rank_by_step", "S_by_stage_by_step"),
+    *("S_by_worker", "waste", "discrepancy"),
+}
+
+
+@pytest.fixture
+def files(shared_data: Path) -> list[str]:
+    folder = shared_data / "whatif"
+    if not folder.is_dir():
+        pytest.skip(f"no public what-if trace at {folder}")
+    return [str(folder / "trace-ST.parquet"), "--meta", str(folder / "meta-ST.yaml")]
+
+
+def test_json_is_one_object_with_the_keys_of_the_contract(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", *files, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert set(found) >= KEYS
+    assert found["S"] == pytest.approx(1.1787, abs=1e-4)
+    assert found["cause"] == "stage_imbalance"
+    assert found["verdict_on_machines"] == []
+    assert sum(found["shares"].values()) == pytest.approx(1.0)
+    assert found["shares"]["stage_imbalance"] > 0.8
+    assert found["S_by_worker"][1][3] == pytest.approx(found["S_by_dp_rank"][1])
+    assert set(found["S_by_stage_by_step"]) == set(found["step_slowdown"])
+
+
+def test_the_first_line_says_why(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", *files]) == 0
+
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith("The last stage is the reason: 14 % of the job's time (the job takes 18 % longer")
+    assert "balance it by moving 29 % of its work" in said
+
+
+def test_the_page_is_whole_and_loads_nothing(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    assert main(["whatif", *files, "--html", str(page)]) == 0
+    assert capsys.readouterr().out
+
+    text = page.read_text(encoding="utf-8")
+    root = ET.fromstring(text.partition("\n")[2])
+    drawn = [node for node in root.iter() if node.tag.endswith("svg")]
+    assert len(drawn) == 2
+    assert "http:" not in text.replace("http://www.w3.org/1999/xhtml", "")
+    assert "https:" not in text
+    assert "last stage is the reason" in text
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ("dp_size: 2\n", "pp_size"),
+        ("dp_size: 2\npp_size: four\n", "meta.yml:2: pp_size = 'four'"),
+        ("dp_size: 2\npp_size: 4\nworld_size: 9\n", "meta.yml:3: world_size = 9: must be"),
+        ("dp_size: 1\npp_size: 4\n", "trace-ST.parquet, column dp_rank: 1: meta.yml says that there are 1"),
+        ("dp_size: [\n", "YAML"),
+    ],
+)
+def test_a_wrong_description_is_refused_by_file_and_field(
+    meta: str, said: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "meta.yml"
+    path.write_text(meta)
+
+    assert main(["whatif", files[0], "--meta", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_trace_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    meta = tmp_path / "meta.yml"
+    meta.write_text("dp_size: 1\npp_size: 1\n")
+
+    assert main(["whatif", str(tmp_path / "none.parquet"), "--meta", str(meta)]) == 2
+    assert "none.parquet: there is no such file" in capsys.readouterr().err
