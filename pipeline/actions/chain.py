@@ -8,6 +8,7 @@ from typing import Any
 from tocsin.pipeline.actions.guards.approvals import ApprovalGuard, LeafGuard, UnprovenClassGuard
 from tocsin.pipeline.actions.guards.breaker import BreakerGuard
 from tocsin.pipeline.actions.guards.budgets import BudgetGuard
+from tocsin.pipeline.actions.guards.confirmation import ConfirmationGuard
 from tocsin.pipeline.actions.guards.conflicts import ConflictGuard
 from tocsin.pipeline.actions.guards.dry_run import DryRunGuard
 from tocsin.pipeline.actions.guards.engine_heartbeat import EngineHeartbeatGuard
@@ -51,6 +52,7 @@ class GuardChain:
             PlannedWorkGuard(maintenance),
             EngineHeartbeatGuard(),
             WitnessGuard(),
+            ConfirmationGuard(),
             ConflictGuard(),
             SpareGuard(),
             self.breaker,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from tocsin.pipeline.incidents.decide_config import DecideConfig
+from tocsin.pipeline.incidents.proposed_action import STANDSTILL
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind
@@ -13,6 +15,10 @@ from tocsin.schemas.verdicts import ActionKind
 HOUR_SECONDS: Final = 3600
 DAY_SECONDS: Final = 24 * HOUR_SECONDS
 WEEK_SECONDS: Final = 7 * DAY_SECONDS
+TICK_SECONDS: Final = 1.0
+"""Distance of an engine's judgements."""
+EVIDENCE_SECONDS: Final = TICK_SECONDS + max(DecideConfig().confirm_ns[one] for one in STANDSTILL) / NS_PER_SECOND
+"""Longest time until an engine confirms what stops a job, and one tick more: 6 s."""
 
 
 class BudgetScope(StrEnum):
@@ -108,6 +114,7 @@ class ControllerConfig:
         approval_seconds: for how long an approval can be given.
         spare_count: machines that can take the place of another, where no job controller says so.
         may_shrink: whether jobs can go on with fewer machines, where no job controller says so.
+        evidence_seconds: longest time for which a restart waits for its verdict to be confirmed, or for more witnesses.
         embedded_silence_seconds: greatest age of an embedded engine's heartbeat.
         flink_silence_seconds: greatest age of a Flink engine's heartbeat, without its checkpoint interval.
         executor_silence_seconds: an executor that said nothing for this long is taken for dead.
@@ -132,6 +139,7 @@ class ControllerConfig:
     approval_seconds: int = 1800
     spare_count: int = 0
     may_shrink: bool = False
+    evidence_seconds: float = EVIDENCE_SECONDS
     embedded_silence_seconds: float = 5.0
     flink_silence_seconds: float = 15.0
     executor_silence_seconds: float = 60.0

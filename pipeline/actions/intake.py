@@ -121,6 +121,7 @@ class ProposalIntake:
         """Open an action again whose verdict had lapsed and holds again; an earlier approval does not count."""
         tracked.verdict = slim(verdict)
         tracked.approved_ns = tracked.asked_ns = tracked.held_ns = 0
+        tracked.opened_ns = now_ns
         deadline_ns = max(deadline_ns, tracked.action.issued_ns)
         tracked.action = replace(
             tracked.action, verdict_update=verdict.update, deadline_ns=deadline_ns, approval_deadline_ns=0, actor=""

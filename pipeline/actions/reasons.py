@@ -32,6 +32,11 @@ class ActionReason(NamedReason):
     # a guard holds it
     NOT_HARD_ENOUGH = "one_witness", "Too few saw the fault for a machine to be taken away."
     ENGINE_SILENT = "engine_silent", "The engine's heartbeat is too old: what it said may not hold any more."
+    VERDICT_OPEN = "verdict_open", "Its verdict is not confirmed yet: it may still ask for something harder."
+    EVIDENCE_GROWS = (
+        "evidence_grows",
+        "Its verdict asks for something harder as soon as one more host tells of the fault.",
+    )
     UNDER_MAINTENANCE = "under_maintenance", "Work on its machines or its job is planned for now."
     VETOED = "vetoed", "A person gave the machine back or denied this: other evidence is needed, or time."
     NO_EXECUTOR = "no_executor", "No executor that is alive carries out this kind."

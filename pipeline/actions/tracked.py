@@ -12,6 +12,7 @@ from tocsin.schemas.action_states import BEGUN_STATES, FINAL_STATES, OPEN_STATES
 from tocsin.schemas.actions import REMOVING_KINDS, STOPPING_KINDS, Action
 from tocsin.schemas.cloudevents import decode_verdict, encode_verdict
 from tocsin.schemas.plain_objects import plain_object, read_object
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import ActionKind, Verdict
 
 MAX_HOLDERS = 8
@@ -28,7 +29,7 @@ class TrackedAction:
 
     Attributes:
         action: the action as it was published last.
-        verdict: newest update of its verdict, without evidence.
+        verdict: newest update of its verdict; of its evidence only that witnesses lack.
         signal: class of the evidence without driver and firmware.
         detector: detector that found the fault first.
         needs_approval: whether the policy asks a person.
@@ -46,6 +47,7 @@ class TrackedAction:
         holders: executors that were given it, oldest first.
         has_effects: whether an executor said that it changed something.
         command_ns: when a person said something of it last, 0 = never.
+        opened_ns: when it was opened, or opened again after its verdict had lapsed.
     """
 
     action: Action
@@ -67,6 +69,7 @@ class TrackedAction:
     holders: list[str] = field(default_factory=list)
     has_effects: bool = False
     command_ns: int = 0
+    opened_ns: int = 0
 
     @property
     def state(self) -> ActionState:
@@ -158,12 +161,14 @@ def tracked_from(proposal: Proposal, action: Action) -> TrackedAction:
     """Return a new action with what its proposal says."""
     verdict = proposal.verdict
     detector = verdict.evidence[0].detector if verdict.evidence else proposal.rule
-    return TrackedAction(action, slim(verdict), proposal.signal, detector, proposal.needs_approval, proposal.note)
+    asks, note = proposal.needs_approval, proposal.note
+    return TrackedAction(action, slim(verdict), proposal.signal, detector, asks, note, opened_ns=action.issued_ns)
 
 
 def slim(verdict: Verdict) -> Verdict:
-    """Return a verdict without its evidence, which the controller does not need."""
-    return replace(verdict, evidence=())
+    """Return a verdict without its evidence, of which the controller needs only whether witnesses lack."""
+    lacks = tuple(one for one in verdict.evidence if one.metric == Reason.ONE_WITNESS.value)
+    return replace(verdict, evidence=lacks)
 
 
 _NUMBERS = ("approved_ns", "asked_ns", "held_ns", "blocked_ns", "begun_ns", "done_ns", "command_ns")
@@ -185,6 +190,7 @@ def state_of(tracked: TrackedAction) -> dict[str, Any]:
         "paged": tracked.paged,
         "holders": list(tracked.holders),
         "has_effects": tracked.has_effects,
+        "opened_ns": tracked.opened_ns,
     }
 
 
@@ -204,6 +210,7 @@ def tracked_of_state(state: Mapping[str, Any]) -> TrackedAction:
         holders=list(state["holders"]),
         has_effects=state["has_effects"],
     )
+    found.opened_ns = state.get("opened_ns", found.action.issued_ns)  # a state of before has none
     for name, value in zip(_NUMBERS, state["times"], strict=True):
         setattr(found, name, value)
     return found

@@ -64,6 +64,8 @@ ASKING: Final = (R.POLICY_ASKS, R.KIND_ASKS, R.CLASS_UNPROVEN, R.LEAF_ASKS)
 """Reasons for which a person has to approve an action."""
 HOLDING: Final = (
     R.NOT_HARD_ENOUGH,
+    R.VERDICT_OPEN,
+    R.EVIDENCE_GROWS,
     R.ENGINE_SILENT,
     R.UNDER_MAINTENANCE,
     R.VETOED,

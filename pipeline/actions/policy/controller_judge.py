@@ -16,6 +16,7 @@ from tocsin.pipeline.actions.policy.ladder import PolicyLadder
 from tocsin.pipeline.actions.policy.limits import PolicyLimits
 from tocsin.pipeline.actions.policy.reasons import PolicyReason
 from tocsin.pipeline.actions.policy.replay import Decision, DecisionOutcome
+from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.schemas.action_events import Ack, AckKind, CheckResult, EngineHeartbeat, EngineWay, ExecutorHeard
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
@@ -36,6 +37,8 @@ _OUTCOMES: Final = {
     ActionState.REFUSED: DecisionOutcome.REFUSED,
     ActionState.EXPIRED: DecisionOutcome.REFUSED,
 }
+_BRIEF: Final = (ActionReason.VERDICT_OPEN, ActionReason.EVIDENCE_GROWS)
+"""Reasons that hold an action for seconds: what becomes of it then is the decision."""
 _FIRST_ONLY: Final = (ActionState.REFUSED, ActionState.EXPIRED)
 """States that are a decision only if nothing was decided before: else what waited is over."""
 
@@ -60,7 +63,11 @@ class ControllerJudge:
             config: settings of the controller, None: those of the policy that ships.
         """
         self._ladder = _ListeningLadder(ladder)
-        self._controller = ActionController(replay_config(PolicyLimits()) if config is None else config, self._ladder)
+        config = replay_config(PolicyLimits()) if config is None else config
+        self._controller = ActionController(config, self._ladder)
+        self._brief_ns = ns(config.evidence_seconds)
+        self._brief: dict[str, tuple[int, str]] = {}
+        """Action that is held for seconds -> when it is judged anew, and the reason; in order of that time."""
         self._ticked_ns = 0
         self._heard_ns: dict[str, int] = {}
         """Cluster -> when its engine and executor were said to be alive last."""
@@ -85,8 +92,26 @@ class ControllerJudge:
 
     def on_time(self, now_ns: int) -> Sequence[Decision]:
         """Return the decisions that change because time passed."""
-        if now_ns - self._ticked_ns < _TICK_NS:
-            return ()
+        found = self._settled(now_ns)
+        return found if now_ns - self._ticked_ns < _TICK_NS else [*found, *self._tick(now_ns)]
+
+    def end(self) -> Sequence[Decision]:
+        """Return the decisions about what is held for seconds when the last record was read."""
+        found: list[Decision] = []
+        while self._brief:
+            found += self._settled(max(due_ns for due_ns, _ in self._brief.values()))
+        return found
+
+    def _settled(self, until_ns: int) -> list[Decision]:
+        """Return the decisions about what was held for seconds until a time."""
+        found: list[Decision] = []
+        while self._brief and (due_ns := next(iter(self._brief.values()))[0]) <= until_ns:
+            found += self._tick(due_ns)
+            self._brief = {name: one for name, one in self._brief.items() if one[0] > due_ns}
+        return found
+
+    def _tick(self, now_ns: int) -> list[Decision]:
+        """Let the controller judge anew what is open; return the decisions that change."""
         self._ticked_ns = now_ns
         for cluster in self._heard_ns:
             self._keep_alive(cluster, now_ns)
@@ -116,6 +141,11 @@ class ControllerJudge:
     def _decisions(self, actions: Iterable[Action], now_ns: int) -> Iterable[Decision]:
         """Yield the new decisions among changes of actions, and carry out at once what may be done."""
         for action in actions:
+            if self._is_brief(action, now_ns):
+                continue
+            held = self._brief.pop(action.action_id, None)
+            if held is not None and action.state is ActionState.CANCELLED:
+                yield self._decision(action, DecisionOutcome.REFUSED, held[1], now_ns)
             outcome = _OUTCOMES.get(action.state)
             if outcome is None or action.kind is ActionKind.NOTIFY:
                 continue
@@ -123,11 +153,22 @@ class ControllerJudge:
             before = self._decided.get(action.action_id)
             if before == (outcome, by) or (before is not None and action.state in _FIRST_ONLY):
                 continue
-            self._decided[action.action_id] = (outcome, by)
-            job, target = action.target.job, action.target.component
-            yield Decision(now_ns, action.verdict_id, job.job_id, target, action.kind, outcome, by)
+            yield self._decision(action, outcome, by, now_ns)
             if outcome is DecisionOutcome.ACT and action.kind is not ActionKind.PROBE:
-                yield from self._decisions(self._carry_out(action, job, now_ns), now_ns)
+                yield from self._decisions(self._carry_out(action, action.target.job, now_ns), now_ns)
+
+    def _is_brief(self, action: Action, now_ns: int) -> bool:
+        """Note an action that is held for seconds; return whether it is one, of which nothing was decided before."""
+        if action.state is not ActionState.WAITING or action.reason not in _BRIEF or action.action_id in self._decided:
+            return False
+        self._brief.setdefault(action.action_id, (now_ns + self._brief_ns, action.reason))
+        return True
+
+    def _decision(self, action: Action, outcome: DecisionOutcome, by: str, now_ns: int) -> Decision:
+        """Return a decision about an action, which is then the last one."""
+        self._decided[action.action_id] = (outcome, by)
+        job, target = action.target.job, action.target.component
+        return Decision(now_ns, action.verdict_id, job.job_id, target, action.kind, outcome, by)
 
     def _carry_out(self, action: Action, job: JobKey, now_ns: int) -> list[Action]:
         """Do an action; return what the controller says then."""

@@ -78,6 +78,10 @@ class Judge(Protocol):
         """Return the decisions that the passing of time leads to."""
         ...
 
+    def end(self) -> Sequence[Decision]:
+        """Return the decisions that are due soon after the last record."""
+        ...
+
 
 def replay(verdicts: Iterable[Verdict], events: Iterable[Event], judge: Judge) -> Iterator[Decision]:
     """Yield the decisions about verdicts and events, in order of time.
@@ -100,3 +104,4 @@ def replay(verdicts: Iterable[Verdict], events: Iterable[Event], judge: Judge) -
             now_ns = at_ns
             yield from judge.on_time(now_ns)
         yield from judge.on_event(record, now_ns) if isinstance(record, Event) else judge.on_verdict(record, now_ns)
+    yield from judge.end()

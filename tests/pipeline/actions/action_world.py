@@ -342,6 +342,9 @@ class World:
         assert not self.config.is_dry_run, f"{what}: during a dry run"
         if action.kind in HARD_KINDS:
             assert verdict.witnesses, f"{what}: without witnesses"
+        elif action.kind is ActionKind.RESTART and verdict.state is VerdictState.OPEN:
+            age_ns = self.now_ns - action.issued_ns
+            assert not 0 <= age_ns < 6 * NS_PER_SECOND, f"{what}: the verdict is open"
         if action.kind in self.config.approval_kinds or action.target.is_leaf():
             assert action.action_id in self.approved, f"{what}: nobody approved it"
         assert (

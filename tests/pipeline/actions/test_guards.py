@@ -41,7 +41,7 @@ from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Evidence, VerdictState
 
 S = ActionState
 HOUR = 3600
@@ -157,6 +157,63 @@ def test_a_hard_action_needs_two_witnesses_and_a_restart_none() -> None:
         ("evict", S.WAITING, "one_witness"),
         ("restart", S.APPROVED, "allowed"),
     ]
+
+
+OPEN = VerdictState.OPEN
+LACKING = (Evidence("decide", "one_witness", 0.0, T0, T0, "nobody but n1 saw it"),)
+
+
+@pytest.mark.parametrize("kind", [ActionKind.RESTART, ActionKind.ROLLBACK])
+@pytest.mark.parametrize(
+    ("fields", "reason"), [({"state": OPEN}, "verdict_open"), ({"evidence": LACKING}, "evidence_grows")]
+)
+def test_what_stops_a_job_waits_while_its_verdict_may_ask_for_more(
+    kind: ActionKind, fields: dict[str, Any], reason: str
+) -> None:
+    stage = Stage()
+    [waits] = stage.judge(verdict_on("n1", action=kind, **fields))
+    assert (waits.state, waits.reason) == (S.WAITING, reason)
+    stage.at(5.5)
+    stage.crash()
+    stage.judge(verdict_on("n1", action=kind, update=1, **fields))
+    assert stage.on_host("n1", kind).reason == reason
+    assert stage.at(6).on_host("n1", kind).state is S.APPROVED
+
+
+def test_a_confirmed_verdict_ends_the_wait_and_a_harder_one_the_action() -> None:
+    stage = Stage()
+    for name in ("n1", "n2"):
+        job = JobKey(CLUSTER, f"job-{name}", 0)
+        stage.judge(verdict_on(name, name=name, action=ActionKind.RESTART, state=OPEN, job=job))
+        stage.at(1)
+    stage.judge(verdict_on("n1", name="n1", action=ActionKind.RESTART, update=1, job=JobKey(CLUSTER, "job-n1", 0)))
+    assert stage.on_host("n1", ActionKind.RESTART).state is S.APPROVED
+    stage.judge(verdict_on("n2", name="n2", state=OPEN, update=1, job=JobKey(CLUSTER, "job-n2", 0)))
+    restart = stage.on_host("n2", ActionKind.RESTART)
+    assert (restart.state, restart.reason) == (S.CANCELLED, "verdict_changed")
+    assert S.APPROVED not in [one.state for one in stage.published if one.action_id == restart.action_id]
+
+
+def test_lines_that_come_with_checkpoints_have_one_checkpoint_more() -> None:
+    stage = Stage()
+    stage.is_alive = False
+    stage.judge(verdict_on("n1", action=ActionKind.RESTART, state=OPEN))
+    for seconds, state in ((7, S.WAITING), (15, S.WAITING), (16, S.APPROVED)):
+        stage.now_ns = T0 + seconds * NS_PER_SECOND
+        stage.beat()
+        stage.tell(EngineHeartbeat(CLUSTER, EngineWay.FLINK, stage.now_ns, checkpoint_seconds=10))
+        assert stage.at(seconds).on_host("n1", ActionKind.RESTART).state is state
+
+
+def test_a_verdict_that_opens_again_is_waited_for_again() -> None:
+    stage = Stage()
+    restart: dict[str, Any] = {"action": ActionKind.RESTART, "state": OPEN}
+    stage.judge(verdict_on("n1", **restart))
+    stage.judge(verdict_on("n1", action=ActionKind.NONE, state=VerdictState.CANCELLED, update=1))
+    stage.at(60)
+    stage.judge(verdict_on("n1", update=2, at_seconds=60, **restart))
+    assert stage.on_host("n1", ActionKind.RESTART).reason == "verdict_open"
+    assert stage.at(66).on_host("n1", ActionKind.RESTART).state is S.APPROVED
 
 
 def test_one_action_on_a_job_and_on_a_machine_at_a_time() -> None:

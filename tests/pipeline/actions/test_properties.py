@@ -66,9 +66,15 @@ class ActionMachine(RuleBasedStateMachine):
 
     # verdicts
 
-    @rule(host=hosts, kind=kinds, cause=causes, has_witnesses=st.sampled_from((True, True, True, False)))
-    def strike(self, host: str, kind: ActionKind, cause: str, has_witnesses: bool) -> None:
-        self._strike((host,), kind, cause, has_witnesses=has_witnesses)
+    @rule(
+        host=hosts,
+        kind=kinds,
+        cause=causes,
+        has_witnesses=st.sampled_from((True, True, True, False)),
+        state=st.sampled_from((VerdictState.CONFIRMED, VerdictState.CONFIRMED, VerdictState.OPEN)),
+    )
+    def strike(self, host: str, kind: ActionKind, cause: str, has_witnesses: bool, state: VerdictState) -> None:
+        self._strike((host,), kind, cause, has_witnesses=has_witnesses, state=state)
 
     @rule(cause=causes)
     def strike_leaf(self, cause: str) -> None:

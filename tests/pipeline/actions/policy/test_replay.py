@@ -183,3 +183,29 @@ def test_a_replay_keeps_to_the_limits_of_the_policy() -> None:
     assert outcomes(PolicyLimits(machine_budgets=one_an_hour)) == [("act", "machine_fault"), ("refused", "budget_job")]
     assert outcomes(PolicyLimits(spare_count=0)) == [("refused", "no_spare")] * 2
     assert outcomes(PolicyLimits(spare_count=0, may_shrink=True)) == [("act", "machine_fault")] * 2
+
+
+def test_a_restart_on_an_open_verdict_is_decided_when_its_wait_is_over() -> None:
+    opened = verdict("process_exit", action=A.RESTART, state=VerdictState.OPEN)
+    other = verdict("ecc_error", hosts=("n2",), seconds=60.0, job=replace(JOB, job_id="j2"))
+
+    assert [(one.at_ns, one.kind, one.by) for one in decided([opened])] == [(at(8), A.RESTART, "process_is_named")]
+    assert [(one.at_ns, one.kind) for one in decided([opened, other])] == [(at(8), A.RESTART), (at(62), A.EVICT)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"state": VerdictState.CONFIRMED}, [("restart", "act", "process_is_named")]),
+        ({"cause": "ecc_error", "action": A.EVICT}, [("evict", "act", "machine_fault")]),
+        ({"state": VerdictState.CANCELLED, "action": A.NONE}, []),
+    ],
+)
+def test_a_later_line_decides_what_becomes_of_a_restart_that_waits(
+    changes: dict[str, object], found: list[tuple[str, str, str]]
+) -> None:
+    opened = verdict("process_exit", action=A.RESTART, state=VerdictState.OPEN)
+    later = replace(opened, update=1, detected_ns=at(4), **changes)  # type: ignore[arg-type]
+    held = [] if found and found[0][0] == "restart" else [("restart", "refused", "verdict_open")]
+
+    assert [(one.kind.value, one.outcome.value, one.by) for one in decided([opened, later])] == [*held, *found]
