@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -118,11 +118,11 @@ class AgentCore:
 
     def keys(self) -> list[JobKey]:
         """Return the jobs that this host serves, the idle job where there is none."""
-        return [job for job, _ in self._served()]
+        return [job for job, _ in self._served(self.jobs.values())]
 
-    def _served(self) -> list[ServedJob]:
-        """Return the jobs that this host serves with their states; the idle job has none."""
-        served: list[ServedJob] = [(state.job, state) for state in self.jobs.values()]
+    def _served(self, states: Iterable[JobState]) -> list[ServedJob]:
+        """Return some jobs with their states; the idle job, which has none, where there are none."""
+        served: list[ServedJob] = [(state.job, state) for state in states]
         return served or [(self._idle, None)]
 
     # --- what comes in ---------------------------------------------------------------------------
@@ -217,10 +217,12 @@ class AgentCore:
             self._look(now)
         for end_ns in ends_ns:
             metric_slice = self.slices.end_at(end_ns)
-            for state in self.jobs.values():
+            # what the catch-up took may be of a job that began after this slice
+            states = [state for state in self.jobs.values() if not state.begins_after(end_ns, now)]
+            for state in states:
                 self._out.extend(state.cut(end_ns, now, metric_slice=metric_slice))
             if metric_slice:
-                self._out.extend(self.slices.cut(end_ns, self._served(), now, around()))
+                self._out.extend(self.slices.cut(end_ns, self._served(states), now, around()))
 
     def wait_seconds(self, now: Now) -> float:
         """Return the time until the next slice boundary, in seconds."""

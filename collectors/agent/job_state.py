@@ -86,6 +86,7 @@ class JobState:
         self.job = job
         self.sender = sender
         self.made_mono_ns = 0
+        self.began_mono_ns = 0
         self.place = place
         self.gpus = gpus
         self.ranks: dict[int, RankState] = {}
@@ -101,6 +102,10 @@ class JobState:
         self._topology_due = False
         self._groups_due = False
         self._announced_mono_ns = 0
+
+    def begins_after(self, end_ns: int, now: Now) -> bool:
+        """Return whether the job's first word came after the end of a slice, so that the slice has nothing of it."""
+        return now.stamp_ns - (now.mono_ns - self.began_mono_ns) >= end_ns
 
     def rank(self, number: int) -> RankState:
         """Return the state of a rank, created if unknown."""

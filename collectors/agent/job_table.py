@@ -93,6 +93,7 @@ class JobTable:
             self.forget(name)
         state = self.jobs[name] = JobState(job, self._place, self.gpus, sender)
         state.made_mono_ns = now.mono_ns
+        state.began_mono_ns = now.mono_ns - max(0, now.host_ns - datagram.ts_ns)
         return JobEntry(state, is_new=True)
 
     def claim(self, state: JobState, datagram: Datagram, sender: LocalSender) -> RankState | Refusal:

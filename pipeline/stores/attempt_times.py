@@ -16,7 +16,7 @@ class TimePart(StrEnum):
     PRODUCTIVE = "productive"
     """A step was made that was never made before."""
     RECOMPUTED = "recomputed"
-    """A step was made again: its number was reached before, and what it did then was lost."""
+    """A step was made again: its number was reached before, and what it did then was lost. Or a fault broke it off."""
     START_UP = "start_up"
     """From the first hello of a rank (or its first start-up stage) to the begin of the next step."""
     DETECTION = "detection"
@@ -24,7 +24,7 @@ class TimePart(StrEnum):
     DIAGNOSIS = "diagnosis"
     """From such a verdict to its confirmation."""
     IDLE = "idle"
-    """No step, by the job's own word (an announced phase), or because most of its processes were stopped."""
+    """No step, by the job's own word (an announced phase, a goodbye), or because most of its processes were stopped."""
     SCHEDULING = "scheduling"
     """No process: from the acknowledged action, else from the last process's end, to the next attempt's first sign."""
 

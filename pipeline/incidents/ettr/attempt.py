@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from statistics import median_low
 from typing import Any, Final
 
 from tocsin.pipeline.incidents.ettr.made_steps import MAX_FOLLOWED_RANKS, MadeStep, MadeSteps
@@ -12,7 +13,7 @@ from tocsin.pipeline.incidents.ettr.timeline import AttemptTimeline, Claim
 from tocsin.pipeline.job.facts import ended_before_ns
 from tocsin.pipeline.stores.attempt_times import TimePart
 from tocsin.schemas import events
-from tocsin.schemas.records import Event, StepBatch, StepRecord, Topology
+from tocsin.schemas.records import NS_PER_SECOND, Event, StepBatch, StepRecord, Topology
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.event_payloads import number
 
@@ -69,6 +70,8 @@ class AttemptAccount:
         self._processes: dict[int, _Process] = {}
         self._phases: dict[tuple[int, str], int] = {}
         self._faults: dict[str, _Fault] = {}
+        self._stalls: dict[int, tuple[int, int]] = {}
+        """Rank -> number and begin of a step that was overdue and not made so far."""
         self._starting_ns = 0
         """First hello or stage since the newest step, 0 = none."""
         self._stopped_ns = 0
@@ -92,6 +95,8 @@ class AttemptAccount:
             self._take_end(event)
         elif event.rank >= 0 and event.name == events.STOPPED:
             self._take_stop(event)
+        elif event.rank >= 0 and event.name == events.STALL:
+            self._take_stall(event)
 
     def take_places(self, topology: Topology) -> None:
         """Learn which ranks there are."""
@@ -117,6 +122,7 @@ class AttemptAccount:
 
     def _take_made(self, made: MadeStep, *, is_new: bool) -> None:
         """Count one step of the job, and end the start-up before it."""
+        self._end_stalls(made)
         if self._starting_ns and self._starting_ns < made.end_ns:
             self.timeline.claim(TimePart.START_UP, self._starting_ns, made.begin_ns)
             self._starting_ns = 0
@@ -179,6 +185,9 @@ class AttemptAccount:
         else:
             process.is_in_order = event.name == events.BYE or (is_known and process.is_in_order)
         self._see_stops(event.ts_ns)
+        if self.is_ended_in_order:
+            first_ns = min(one.ended_ns for one in self._processes.values())
+            self.timeline.claim(TimePart.IDLE, first_ns, self.left_ns)
 
     def _take_stop(self, event: Event) -> None:
         """Learn that a rank's process was stopped (state T) or goes on."""
@@ -186,6 +195,28 @@ class AttemptAccount:
         if process is not None:
             process.stopped_ns = event.ts_ns if event.payload.get("edge") == "begin" else 0
             self._see_stops(event.ts_ns)
+
+    def _take_stall(self, event: Event) -> None:
+        """Learn when a rank began a step that is overdue."""
+        step = int(number(event.payload, "step", -1))
+        if step > self.last_step and self._process(event.rank) is not None:
+            elapsed_ns = int(number(event.payload, "elapsed_seconds", 0) * NS_PER_SECOND)
+            self._stalls.setdefault(event.rank, (step, event.ts_ns - elapsed_ns))
+
+    def _end_stalls(self, made: MadeStep) -> None:
+        """Forget the overdue steps up to one that was made; what a broken off one had cost stays."""
+        for part, begin_ns, end_ns in self._broken_off():
+            if end_ns <= made.begin_ns:
+                self.timeline.claim(part, begin_ns, end_ns)
+        self._stalls = {rank: one for rank, one in self._stalls.items() if one[0] > made.step}
+
+    def _broken_off(self) -> list[Claim]:
+        """Return the work of a step that a fault broke off: from its begin, as half of the ranks tell, to the onset."""
+        if not self._stalls or 2 * len(self._stalls) < len(self._processes):
+            return []
+        begin_ns = median_low(begin_ns for _, begin_ns in self._stalls.values())
+        onsets = [one.onset_ns for one in self._faults.values() if not one.is_cancelled and one.onset_ns > begin_ns]
+        return [(TimePart.RECOMPUTED, begin_ns, min(onsets))] if onsets else []
 
     def _see_stops(self, now_ns: int) -> None:
         """Begin or end the time in which most living processes are stopped."""
@@ -247,7 +278,8 @@ class AttemptAccount:
             (TimePart.DETECTION, one.onset_ns, openings[bisect_left(openings, min(one.onset_ns, one.opened_ns))])
             for one in standing
         ]
-        return found + [(TimePart.DIAGNOSIS, one.opened_ns, one.confirmed_ns) for one in standing if one.confirmed_ns]
+        found += [(TimePart.DIAGNOSIS, one.opened_ns, one.confirmed_ns) for one in standing if one.confirmed_ns]
+        return found + self._broken_off()
 
     def bound(self) -> None:
         """Keep the memory bounded."""
@@ -273,6 +305,7 @@ class AttemptAccount:
             "processes": [[rank, one.ended_ns, one.is_in_order, one.stopped_ns] for rank, one in processes.items()],
             "phases": [[rank, phase, begin_ns] for (rank, phase), begin_ns in self._phases.items()],
             "faults": {name: asdict(one) for name, one in self._faults.items()},
+            "stalls": [[rank, *one] for rank, one in self._stalls.items()],
         }
 
     @classmethod
@@ -287,4 +320,7 @@ class AttemptAccount:
         found._processes = {rank: _Process(*values) for rank, *values in state["processes"]}
         found._phases = {(rank, phase): begin_ns for rank, phase, begin_ns in state["phases"]}
         found._faults = {name: _Fault(**fields) for name, fields in state["faults"].items()}
+        found._stalls = {
+            rank: (step, begin_ns) for rank, step, begin_ns in state.get("stalls", ())
+        }  # absent in older states
         return found

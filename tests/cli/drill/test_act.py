@@ -16,10 +16,7 @@ pytestmark = pytest.mark.drill
 def drill(*flags: str, seconds: float) -> tuple[dict[str, Any], str]:
     """Freeze a rank of a job of four; return what the drill prints and what it says."""
     command = [sys.executable, "-m", "tocsin", "drill", "--act", "--json", "--kind", "freeze", "--ranks", "4", *flags]
-    for _ in range(5):
-        done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=seconds, check=False)
-        if "unattributed in the ledger" not in done.stderr:
-            break  # else the machine was so busy that a second of steps came too late: once more
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
 
@@ -32,7 +29,7 @@ def check(found: dict[str, Any]) -> None:
     assert found["equal_steps"] >= 50
 
 
-@pytest.mark.timeout(900)  # some 55 s on idle cores, for each try
+@pytest.mark.timeout(200)  # some 55 s on idle cores
 def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happened() -> None:
     found, said = drill(seconds=150)
     check(found)

@@ -46,17 +46,23 @@ def test_each_second_of_a_job_is_measured_by_what_its_ranks_wrote_down() -> None
             {
                 "wall": 31.5,
                 "productive": 8 + 7,
-                "recomputed": 3,
+                "recomputed": 3,  # the strike broke off no step
                 "start_up": 2,
                 "detection": 4,
                 "diagnosis": 4,
-                "idle": 0.2,
+                "idle": 0.2 + 0.5,
                 "scheduling": 2.8,
-                "unattributed": 0.5,
+                "unattributed": 0,
             }
         )
         == TRUTH
     )
+
+
+def test_the_work_of_the_step_that_the_strike_broke_off_is_lost() -> None:
+    struck = true_seconds(ATTEMPTS, StruckTimes(ns(9.9), ns(13.2), ns(17.2)))
+    assert struck["recomputed"] == pytest.approx(TRUTH["recomputed"] + 0.7)
+    assert struck["detection"] == pytest.approx(TRUTH["detection"] - 0.7)
 
 
 def test_a_ledger_is_right_within_a_second_and_with_a_hundredth_unattributed() -> None:

@@ -13,6 +13,7 @@ from tests.collectors.agent.core_bench import (
     of,
 )
 from tests.collectors.peer import datagram
+from tocsin.collectors.agent.metric_slices import Surroundings
 from tocsin.collectors.api import Reading
 from tocsin.collectors.owners import LocalSender
 from tocsin.schemas.records import (
@@ -99,6 +100,21 @@ def test_two_jobs_have_their_gpus_and_share_the_host(bench: Bench) -> None:
     assert frames["a"].gpu_uuids == ("GPU-a",)
     assert frames["b"].gpu_uuids == ("GPU-b",)
     assert frames["a"].host_matrix == frames["b"].host_matrix
+
+
+def test_a_slice_that_is_cut_late_has_nothing_of_a_job_that_began_after_it(bench: Bench) -> None:
+    bench.runs(4)
+    bench.fake.advance(1.3)  # the agent is behind: the slice up to second five is still to be cut
+
+    def catch_up() -> None:
+        bench.hello()
+        bench.hook("beat", step=0, phase="communication", inflight=[["w", "all_reduce", 1, 64, bench.ts]])
+
+    bench.core.on_time(bench.clock.read()[0], Surroundings, catch_up)
+    own = [one for one in bench.take() if isinstance(one, Event | HostStatus | CollectiveBatch | Topology)]
+
+    assert [(type(one), one.job.job_id) for one in own if one.ts_ns < (T0 + 5) * S] == [(HostStatus, "idle")]
+    assert min(one.ts_ns for one in bench.runs(5) if isinstance(one, HostStatus)) == (T0 + 10) * S - 10**6
 
 
 def test_a_job_is_forgotten_a_minute_after_all_ranks_ended(bench: Bench) -> None:

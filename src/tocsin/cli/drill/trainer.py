@@ -130,11 +130,11 @@ class Trainer:
             begin_ns = time.time_ns()
             with hook.step(step):
                 loss = self._step(step, batches)
-            if keeper is not None:
-                keeper.note(step, loss, begin_ns)
-                if keeper.is_due(step):
-                    with hook.phase("checkpoint"):
-                        keeper.save(step + 1, self.model, self.optimizer, self.loader)
+                if keeper is not None:
+                    keeper.note(step, loss, begin_ns)  # a loop that writes down its losses does so in its step
+            if keeper is not None and keeper.is_due(step):
+                with hook.phase("checkpoint"):
+                    keeper.save(step + 1, self.model, self.optimizer, self.loader)
             if step in pauses:
                 self._pause(pauses[step])
             step += 1

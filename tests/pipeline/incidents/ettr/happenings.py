@@ -25,7 +25,10 @@ from tocsin.schemas.records import (
 from tocsin.schemas.verdicts import ActionKind, Advice, FaultKind, Verdict, VerdictState
 
 START_NS = 1_700_000_000 * NS_PER_SECOND
-NAMES = (events.HELLO, events.STAGE, events.PHASE, events.STOPPED, events.EXIT, events.BYE, events.PROCESS_GONE)
+NAMES = (
+    *(events.HELLO, events.STAGE, events.PHASE, events.STOPPED, events.STALL),
+    *(events.EXIT, events.BYE, events.PROCESS_GONE),
+)
 GAPS = st.one_of(st.integers(1, 40), st.integers(1, 40), st.sampled_from((61, 600, 3_599, 3_600, 3_700, 90_000)))
 
 
@@ -73,6 +76,7 @@ def _events(draw: st.DrawFn, job: JobKey, second: int) -> list[JobRecord]:
     for rank in range(draw(st.integers(0, 3))):
         edge, phase = draw(st.sampled_from(("begin", "end"))), draw(st.sampled_from(("checkpoint", "evaluation")))
         payload = {"edge": edge, "phase": phase, "code": draw(st.integers(0, 1))}
+        payload |= {"step": draw(st.integers(-1, 20)), "elapsed_seconds": draw(st.floats(0, 90))}
         ts_ns = at(second) - draw(st.integers(1, NS_PER_SECOND))
         name = draw(st.sampled_from(NAMES))
         found.append(Event(job, "n", ts_ns, rank, EventSource.PROCESS, name, Severity.INFO, payload))

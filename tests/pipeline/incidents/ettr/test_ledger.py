@@ -184,6 +184,47 @@ def test_a_wait_for_the_scheduler_is_known_from_the_decided_action_or_not_at_all
     assert found.unattributed_ns > 100 * NS_PER_SECOND
 
 
+def test_the_step_that_a_fault_broke_off_is_work_that_is_made_again() -> None:
+    ledger, onset = EttrLedger(), 13.5
+    rows = tuple(StepRecord(_at(10), rank, 5, 4.0) for rank in range(4))
+    told: list[JobRecord] = [Topology(JOB, "n", _at(6), ()), StepBatch(JOB, "n", _at(11), rows)]
+    told += [_event(20, rank, events.STALL, edge="begin", step=6, elapsed_seconds=10.0) for rank in range(4)]
+    told += [_event(30, rank, events.STALL, edge="end", step=6, elapsed_seconds=20.0) for rank in range(4)]
+    ledger.on_slice(Slice(JOB, START_NS, _at(31), tuple(told)))
+    action, state = ActionKind.NONE, VerdictState.OPEN
+    verdict = Verdict("v", JOB, FaultKind.HANG, "unknown", (), _at(onset), _at(21), 1.0, action, "", (), state, 0, 0)
+    ledger.on_verdicts([verdict], _at(21))
+    restored = EttrLedger()
+    restored.restore(ledger.snapshot())
+
+    [found] = restored.accounts(_at(31))
+    assert found.parts_ns == {
+        TimePart.PRODUCTIVE: 4 * NS_PER_SECOND,
+        TimePart.RECOMPUTED: 3.5 * NS_PER_SECOND,
+        TimePart.DETECTION: 7.5 * NS_PER_SECOND,
+    }
+    again = StepBatch(JOB, "n", _at(41), tuple(StepRecord(_at(40), rank, 6, 4.0) for rank in range(4)))
+    restored.on_slice(Slice(JOB, _at(31), _at(42), (again,)))
+    [found] = restored.accounts(_at(42))
+    assert found.parts_ns[TimePart.RECOMPUTED] == 3.5 * NS_PER_SECOND
+
+    passed = StepBatch(JOB, "n", _at(41), tuple(StepRecord(_at(40), rank, 6, 30.0) for rank in range(4)))
+    ledger.on_slice(Slice(JOB, _at(31), _at(42), (passed,)))  # the very step came to its end
+    [found] = ledger.accounts(_at(42))
+    assert found.parts_ns == {TimePart.PRODUCTIVE: 34 * NS_PER_SECOND}
+
+
+def test_whoever_left_in_order_first_waits_for_the_last() -> None:
+    ledger = EttrLedger()
+    rows = tuple(StepRecord(_at(10), rank, 5, 10.0) for rank in range(2))
+    left = (_event(11, 0, events.BYE), _event(15, 1, events.BYE))
+    told = (Topology(JOB, "n", START_NS, ()), StepBatch(JOB, "n", _at(11), rows), *left)
+    ledger.on_slice(Slice(JOB, START_NS, _at(16), told))
+    [found] = ledger.accounts(_at(20))
+    assert found.parts_ns == {TimePart.PRODUCTIVE: 10 * NS_PER_SECOND, TimePart.IDLE: 4 * NS_PER_SECOND}
+    assert found.unattributed_ns == NS_PER_SECOND
+
+
 def test_a_paused_job_is_idle_by_its_own_word() -> None:
     line = Timeline()
     job = line.begin()

@@ -41,7 +41,8 @@ class StruckTimes:
 def true_seconds(attempts: Sequence[AttemptTimes], struck: StruckTimes) -> dict[str, float]:
     """Return part -> seconds, ``wall`` and ``unattributed`` among them, of a job with two attempts or more.
 
-    Steps and checkpoints are means over the ranks. Start-up is from a rank's own begin to the first step.
+    Steps and checkpoints are means over the ranks. Start-up is from a rank's own begin to the first step. The step that
+    the strike broke off is lost work: it is made again. When the first rank has left, the others are waited for.
 
     Args:
         attempts: what the ranks of each attempt wrote down; a rank that wrote nothing is left out.
@@ -58,17 +59,24 @@ def true_seconds(attempts: Sequence[AttemptTimes], struck: StruckTimes) -> dict[
         found[TimePart.IDLE.value] += _seconds(saved) / len(ranks)
         found[TimePart.START_UP.value] += (min(one.begin_ns for one in steps) - _begin_ns(ranks)) / NS_PER_SECOND
         made = max(made, sorted(max((one.step for one in rank), default=-1) for rank in ranks)[len(ranks) // 2])
+    found[TimePart.RECOMPUTED.value] += max(0, struck.struck_ns - _last_ns(attempts[0])) / NS_PER_SECOND
+    left = [one.end_ns for rank in attempts[-1] for one in rank if one.kind is TimeKind.LEFT]
+    found[TimePart.IDLE.value] += (max(left) - min(left)) / NS_PER_SECOND if left else 0.0
     found[TimePart.DETECTION.value] = (struck.named_ns - struck.struck_ns) / NS_PER_SECOND
     found[TimePart.DIAGNOSIS.value] = (struck.confirmed_ns - struck.named_ns) / NS_PER_SECOND
     found[TimePart.SCHEDULING.value] = (_begin_ns(attempts[1]) - struck.confirmed_ns) / NS_PER_SECOND
-    end_ns = max(one.end_ns for rank in attempts[-1] for one in rank)
-    wall = (end_ns - _begin_ns(attempts[0])) / NS_PER_SECOND
+    wall = (_last_ns(attempts[-1]) - _begin_ns(attempts[0])) / NS_PER_SECOND
     return {WALL: wall, **found, UNATTRIBUTED: wall - sum(found.values())}
 
 
 def _begin_ns(ranks: AttemptTimes) -> int:
     """Return when the first rank of an attempt began."""
     return min(one.begin_ns for rank in ranks for one in rank)
+
+
+def _last_ns(ranks: AttemptTimes) -> int:
+    """Return when the last rank of an attempt ended what it wrote down last."""
+    return max(one.end_ns for rank in ranks for one in rank)
 
 
 def _seconds(times: Iterable[RankTime]) -> float:
