@@ -137,11 +137,13 @@ class HostAnswer:
         host: its name.
         checks: its results, in the order in which they ran.
         seconds: how long they took together.
+        boot_id: the kernel's boot id during the checks, "" if it is not known.
     """
 
     host: str
     checks: tuple[PreflightResult, ...] = field(default=())
     seconds: float = 0.0
+    boot_id: str = ""
 
     @property
     def is_failed(self) -> bool:
@@ -151,7 +153,8 @@ class HostAnswer:
     def to_json(self) -> dict[str, object]:
         """Return the answer as a JSON object of this version."""
         checks = [check.to_json() for check in self.checks]
-        return {"version": VERSION, "host": self.host, "seconds": self.seconds, "checks": checks}
+        fields = {"version": VERSION, "host": self.host, "seconds": self.seconds, "boot_id": self.boot_id}
+        return {**fields, "checks": checks}
 
 
 def passed(name: CheckName, reason: CheckReason, detail: str = "") -> PreflightResult:
@@ -187,7 +190,8 @@ def answer_of(value: object, where: str = "answer") -> HostAnswer:
         raise FieldError(f"{where}.checks", checks, "a list of results")
     found = tuple(_check_of(one, f"{where}.checks[{index}]") for index, one in enumerate(checks))
     seconds = _figure(fields.get("seconds"), f"{where}.seconds")
-    return HostAnswer(_text(fields, "host", where, is_needed=True), found, seconds or 0.0)
+    host, boot_id = _text(fields, "host", where, is_needed=True), _text(fields, "boot_id", where)
+    return HostAnswer(host, found, seconds or 0.0, boot_id)
 
 
 def _check_of(value: object, where: str) -> PreflightResult:

@@ -37,3 +37,6 @@ DISK_BLOCK_BYTES: Final = 4 * 2**20
 
 ALL_REDUCE_BYTES: Final = 64 * 2**20
 """Size of one all-reduce: bandwidth and not latency decides its time."""
+
+MOST_HOSTS: Final = 1024
+"""Hosts of one group: as many as one program can start and hear in the time of a check."""

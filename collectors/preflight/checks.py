@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from tocsin.collectors.preflight.bounded import ChildAnswer, module_command, number_of, run_all
@@ -18,6 +19,7 @@ from tocsin.schemas.errors import NothingHere
 from tocsin.schemas.preflight import CheckName, CheckOutcome, CheckReason, HostAnswer, PreflightResult, failed, skipped
 
 BYTES_PER_SECOND: Final = "bytes_per_second"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class HostChecks:
             found += self._stage(names, check, has_failed=any(one.outcome is CheckOutcome.FAILED for one in found))
         if self._gpu_clocks is not None:
             self._gpu_clocks.close()
-        return HostAnswer(self._config.host, tuple(found), time.monotonic() - start)
+        return HostAnswer(self._config.host, tuple(found), time.monotonic() - start, boot_id())
 
     def _stages(
         self, exchange: Callable[[], Iterable[PreflightResult]]
@@ -277,6 +279,14 @@ def first_broken(name: CheckName, answers: Sequence[ChildAnswer], places: Sequen
         if answer.reason is not None:
             return failed(name, answer.reason, f"{place}: {answer.detail}".strip(": "))
     return None
+
+
+def boot_id() -> str:
+    """Return the boot id of this machine's kernel, "" where it has none."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def processor() -> str:

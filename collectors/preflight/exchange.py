@@ -38,6 +38,8 @@ def exchange(place: Rendezvous, seconds: float, grace_seconds: float) -> list[Pr
         seconds: load, group and pairs together.
         grace_seconds: time in which the others must come, and again for start and end.
     """
+    if place.world_size == 1:
+        return [skipped(name, CheckReason.ONE_HOST) for name in (GROUP, PAIR)]
     command = module_command(
         "_exchange_work",
         "any",

@@ -12,7 +12,7 @@ from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.tracked import TrackedAction, slim, tracked_from
 from tocsin.schemas.action_states import ActionState
-from tocsin.schemas.actions import REMOVING_KINDS, Action, action_id_of
+from tocsin.schemas.actions import MAX_MACHINES, REMOVING_KINDS, Action, action_id_of
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, Verdict, VerdictState
 
 _CLOSED: Final = frozenset({VerdictState.CANCELLED, VerdictState.EXPIRED, VerdictState.RESOLVED})
@@ -45,7 +45,7 @@ class ProposalIntake:
                 if tracked.is_unbegun:
                     self._desk.end(tracked, ActionState.CANCELLED, ActionReason.VERDICT_CLOSED, now_ns, verdict.reason)
             return
-        again = {id(found) for one in proposals if (found := self._known(_merged(one), actions)) is not None}
+        again = {id(found) for one in proposals if (found := self._known(self._completed(one), actions)) is not None}
         for tracked in actions:
             if not tracked.is_unbegun or id(tracked) in again:
                 continue
@@ -57,7 +57,7 @@ class ProposalIntake:
 
     def take_proposals(self, proposals: Sequence[Proposal], now_ns: int) -> None:
         """Open an action for each proposal, or renew the one that means the same."""
-        for proposal in map(_merged, proposals):
+        for proposal in map(self._completed, proposals):
             verdict = proposal.verdict
             if proposal.kind is ActionKind.NONE:
                 continue
@@ -72,6 +72,16 @@ class ProposalIntake:
                 self._renew(known, verdict, _deadline_ns(proposal), now_ns)
             elif known.has_lapsed and verdict.state not in _CLOSED:
                 self._revive(known, verdict, _deadline_ns(proposal), now_ns)
+
+    def _completed(self, proposal: Proposal) -> Proposal:
+        """Return a proposal with the machines that it means: all of the leaf, or of the job that is to be checked."""
+        proposal = _merged(proposal)
+        if proposal.kind is not ActionKind.PROBE or proposal.hosts:
+            return proposal
+        job = proposal.verdict.job
+        facts = self._desk.facts.job(job.cluster, job.job_id)
+        is_known = facts is not None and facts.job.attempt == job.attempt and len(facts.hosts) <= MAX_MACHINES
+        return replace(proposal, hosts=facts.hosts) if facts is not None and is_known else proposal
 
     def _open(self, proposal: Proposal, now_ns: int) -> None:
         """Open a new action."""

@@ -185,6 +185,11 @@ def test_each_registered_system_is_made_from_its_flags(
 
     assert ActionKind.DRAIN in kinds("slurm", "--slurm-user", "slurm")
     assert kinds("job", "--url", "http://127.0.0.1:1") == {ActionKind.RESTART, ActionKind.EVICT, ActionKind.ROLLBACK}
+    checks = ("preflight", "--state-dir", str(tmp_path))
+    assert kinds(*checks) == {ActionKind.PROBE}
+    for wrong in (("--via", "kubectl"), ("--port", "0"), ("--each", "long"), ("--without", "no_such_check")):
+        with pytest.raises(ConfigError, match="--image" if "--via" in wrong else wrong[0]):
+            kinds(*checks, *wrong)
     proto.write_text("message HealthEvent {\n  string agent = 1;\n}\n")
     with pytest.raises(TargetRefusedError, match="would carry out what is only to be stored"):
         kinds("nvsentinel", "--proto", str(proto))

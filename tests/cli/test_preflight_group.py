@@ -152,7 +152,7 @@ def test_a_job_names_its_node_and_tolerates_every_taint_and_ends() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("n0\n", "2 to 1024 hosts, not 1"),
+        ("# nobody\n", "1 to 1024 hosts, not 0"),
         ("n0\nn1\nn0\n", "line 3 = 'n0'"),
         ("n0\n-x\n", "line 2 = '-x'"),
         ("n0\na b\n", "line 2 = 'a b'"),

@@ -37,6 +37,7 @@ ACT = files.DEPLOY / "kubernetes-act"
 COMPOSE: dict[str, Any] = yaml.safe_load((files.DEPLOY / "compose-act.yaml").read_text("utf-8"))
 SCHEMA = json.loads((Path(__file__).parent / "compose-spec.json").read_text("utf-8"))
 UNITS = [name for name in TARGETS if name != "kubernetes"]  # that one runs in the cluster whose nodes it changes
+BY_SLURM = {"slurm", "preflight"}  # users that Slurm knows on every node
 
 
 def objects(name: str) -> list[dict[str, Any]]:
@@ -87,7 +88,7 @@ def test_the_command_line_takes_each_call_and_has_all_that_acting_needs(
 
     if command.arguments[0] == "executor":
         assert args.token_file
-        assert args.metrics_listen.endswith((":9446", ":9447", ":9448"))
+        assert args.metrics_listen.endswith((":9446", ":9447", ":9448", ":9449"))
     else:
         assert args.act, command.where
     wanted = ("controller_key", "credentials", "verdict_keys") if args_of(command) == "controller" else ()
@@ -172,7 +173,7 @@ def test_a_unit_hands_the_credential_to_its_process_alone(target: str) -> None:
     assert unit["LoadCredential"] == [f"token.json:/etc/tocsin/executor-{target}.json"]
     assert "TOCSIN_TOKEN_FILE=%d/token.json" in unit["Environment"]
     assert unit["CapabilityBoundingSet"] == unit["AmbientCapabilities"] == [""]
-    assert (unit.get("User"), unit.get("DynamicUser")) == ((["slurm"], None) if target == "slurm" else (None, ["yes"]))
+    assert (unit.get("User"), unit.get("DynamicUser")) == ((["slurm"], None) if target in BY_SLURM else (None, ["yes"]))
     assert unit["Restart"] == ["always"]
 
 

@@ -21,7 +21,14 @@ class ExecutorReason(StrEnum):
     JOB_CONTROLLER_WORKS = "job_controller_works"
     """The site's job controller took the action, and has not finished it."""
 
+    CHECKS_RUN = "checks_run"
+    """The machines are checked under load now, or the results are about to be told."""
+
     # done
+    CHECKS_PASSED = "checks_passed"
+    """All machines passed their checks under load."""
+    CHECKS_FAILED = "checks_failed"
+    """The checks were made, and at least one machine failed one."""
     DONE_BY_JOB_CONTROLLER = "done_by_job_controller"
     """The site's job controller says that the job runs again, without the machines that were to be left out."""
     DRAINING = "draining"
@@ -43,6 +50,8 @@ class ExecutorReason(StrEnum):
     # refused: the target does not allow it
     NO_MACHINE = "no_machine"
     """The action names no machine."""
+    TOO_MANY_MACHINES = "too_many_machines"
+    """More machines than can be checked together."""
     NO_SLURM_JOB = "no_slurm_job"
     """The action names no job of Slurm."""
     NO_POD = "no_pod"
@@ -82,6 +91,10 @@ class ExecutorReason(StrEnum):
     HOST_LEFT_JOB = "host_left_job"
 
     # failed, blocked
+    CHECKED_FOR_OTHER = "checked_for_other"
+    """A machine is checked for another action now; two checks at once would each find the other's load."""
+    CHECKS_WITHOUT_ANSWER = "checks_without_answer"
+    """The checks were started, and a machine gave no answer: it was not checked, which proves nothing against it."""
     GIVEN_BACK_BY_SOMEBODY = "given_back_by_somebody"
     """Somebody gave the machine back before the action was complete."""
     CHANGED_BY_SOMEBODY = "changed_by_somebody"

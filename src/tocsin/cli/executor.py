@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tocsin.cli.action_settings import PUBLIC_FILE
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
+from tocsin.cli.executor_preflight import add_preflight_arguments, preflight_target
 from tocsin.cli.identity import signer_of
 from tocsin.cli.kafka import add_kafka_arguments
 from tocsin.cli.kafka import settings_of as kafka_settings_of
@@ -299,6 +300,7 @@ TARGETS: Final[Mapping[str, TargetEntry]] = MappingProxyType(
             "drain and evict on a Kubernetes cluster", _kubernetes_arguments, _kubernetes, _kubernetes_lease
         ),
         "nvsentinel": TargetEntry("hand actions on nodes to NVSentinel", _nvsentinel_arguments, _nvsentinel),
+        "preflight": TargetEntry("check machines under load", add_preflight_arguments, preflight_target),
         "job": TargetEntry("restart, evict and rollback by the site's own job controller", _job_arguments, _job),
     }
 )

@@ -25,10 +25,10 @@ from tocsin.collectors.preflight.checks import HostChecks, PreflightConfig
 from tocsin.collectors.preflight.exchange import Rendezvous, exchange
 from tocsin.schemas.errors import ConfigError, TargetError
 from tocsin.schemas.preflight import CheckName, CheckReason, HostAnswer, failed
+from tocsin.schemas.preflight_limits import MOST_HOSTS
 from tocsin.schemas.printable import json_text, plain
 
 SRUN, KUBECTL, HERE = "srun", "kubectl", "here"
-MOST_HOSTS: Final = 1024
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _MEMBER: Final = re.compile(r"(?:(slurm)|(\d{1,4})/(\d{1,4}))@([^@\s]+):(\d{1,5})")
 _TAIL_CHARACTERS: Final = 300
@@ -57,8 +57,8 @@ def hosts_in(path: str) -> list[str]:
         if name in hosts:
             raise ConfigError(f"{path}, line {number}", name, "named once")
         hosts.append(name)
-    if not 2 <= len(hosts) <= MOST_HOSTS:
-        raise ConfigError("--group", path, f"a file of 2 to {MOST_HOSTS} hosts, not {len(hosts)}")
+    if not 1 <= len(hosts) <= MOST_HOSTS:
+        raise ConfigError("--group", path, f"a file of 1 to {MOST_HOSTS} hosts, not {len(hosts)}")
     return hosts
 
 

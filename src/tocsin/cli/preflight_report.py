@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import base64
-import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.identity import signer_of
@@ -16,20 +14,15 @@ from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.operator_channel import is_over_kafka
 from tocsin.schemas.action_codec import encode_event
 from tocsin.schemas.action_events import CheckResult
+from tocsin.schemas.check_results import check_result_of
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import ConfigError, EngineError
-from tocsin.schemas.preflight import CheckName, CheckOutcome, HostAnswer
+from tocsin.schemas.preflight import HostAnswer
 from tocsin.schemas.wire.validate import INT64_MAX
 
 if TYPE_CHECKING:
     from tocsin.pipeline.actions.executors.client import EngineChannel
     from tocsin.pipeline.identity.action_signatures import AckSigner
-
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_CHECK: Final = "preflight"
-_LOAD: Final = frozenset({CheckName.COMPUTATION, CheckName.MEMORY_BANDWIDTH})
-"""Checks without which a host was not under load."""
-_DETAIL_CHARACTERS: Final = 500
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,35 +96,13 @@ def reporter_of(args: argparse.Namespace) -> CheckReporter | None:
 def results_of(answers: Sequence[HostAnswer], cluster: str, verdict_id: str, now_ns: int) -> list[CheckResult]:
     """Return the results of hosts as the controller is told them.
 
-    A host on which the computation or the memory was left out was not under load: that it passed the other checks
-    proves nothing to the controller.
-
     Args:
         answers: the hosts' answers.
         cluster: their cluster.
         verdict_id: verdict for which they were checked, "" for none.
         now_ns: the present time.
     """
-    found = []
-    for answer in answers:
-        failed = [check for check in answer.checks if check.outcome is CheckOutcome.FAILED]
-        ran = {check.name for check in answer.checks if check.outcome is not CheckOutcome.SKIPPED}
-        is_here = answer.host == socket.gethostname()
-        detail = "; ".join(f"{one.name}: {one.reason} {one.detail}".rstrip() for one in failed)[:_DETAIL_CHARACTERS]
-        found.append(
-            CheckResult(
-                cluster=cluster,
-                host=answer.host,
-                boot_id=_BOOT_ID.read_text(encoding="ascii").strip() if is_here and _BOOT_ID.exists() else "",
-                check=_CHECK,
-                is_passed=not answer.is_failed,
-                is_under_load=bool(failed) or ran >= _LOAD,
-                ts_ns=now_ns,
-                verdict_id=verdict_id,
-                detail=detail,
-            )
-        )
-    return found
+    return [check_result_of(answer, cluster, verdict_id, now_ns) for answer in answers]
 
 
 def report(reporter: CheckReporter, answers: Sequence[HostAnswer], args: argparse.Namespace) -> None:
