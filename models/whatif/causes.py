@@ -15,9 +15,15 @@ from enum import StrEnum
 import numpy as np
 
 from tocsin.models.whatif import optypes
-from tocsin.models.whatif.compute import Computation, Correlation, computations, correlation
+from tocsin.models.whatif.compute import (
+    LEAST_VARIATION_RATIO,
+    Computation,
+    Correlation,
+    computations,
+    correlation,
+)
 from tocsin.models.whatif.machines import SlowWorker, lower_median, slow_workers
-from tocsin.models.whatif.scenarios import Slowdowns, WhatIfModel, run_seconds
+from tocsin.models.whatif.scenarios import BoolArray, Slowdowns, WhatIfModel, run_seconds
 from tocsin.models.whatif.trace import FloatArray
 
 STRAGGLES_RATIO = 1.1
@@ -126,15 +132,59 @@ def _added(
         healthy = [_healthy(part, slow) for part in own]
         mean = float(np.mean([values.mean() for values in healthy]))
         for part, usual in zip(own, healthy, strict=True):
-            added[SlowdownCause.STAGE][part.rows] = (usual - mean)[:, None, None]
-            excess = part.typical_seconds - usual[:, None]
-            excess[:, [dp for dp in range(excess.shape[1]) if (part.stage, dp) not in slow]] = 0.0
-            added[SlowdownCause.MACHINE][part.rows] = excess[:, None, :]
-            long = data[direction, part.stage] * part.typical_seconds[:, None, :]
-            added[SlowdownCause.DATA][part.rows] = long
-            if direction == "forward":
-                added[SlowdownCause.JITTER][part.rows] = part.seconds - part.typical_seconds[:, None, :] - long
+            is_slow = np.array([(part.stage, dp) in slow for dp in range(part.typical_seconds.shape[1])])
+            for cause, seconds in _split(part, data[direction, part.stage], (usual, mean), is_slow).items():
+                added[cause][part.rows] = seconds
     return added
+
+
+def _split(
+    part: Computation, data_ratio: FloatArray, usual_seconds: tuple[FloatArray, float], is_slow: BoolArray
+) -> dict[SlowdownCause, FloatArray]:
+    """Return what each cause adds to the computations of one stage, shapes that fit (n, steps, dp).
+
+    Means over some microbatches differ by chance where the microbatches do: a worker or a stage that differs by no more
+    than three standard errors is counted to the data, or to the pauses.
+
+    Args:
+        part: the computations.
+        data_ratio: what the data add, over the worker's typical times.
+        usual_seconds: the stage's usual times by row, and the mean stage's.
+        is_slow: which data-parallel ranks are slow on their own.
+    """
+    usual, mean = usual_seconds
+    typical = part.typical_seconds[:, None, :]
+    long = data_ratio * typical
+    rest = part.seconds - typical - long if part.direction == "forward" else np.zeros((1, 1, 1))
+    excess, stage = part.typical_seconds - usual[:, None], usual - mean
+    machine = np.where(is_slow, excess, 0.0)
+    count = np.unique(part.microbatches).size * part.seconds.shape[1]
+    by_data = ~is_slow & _is_chance(excess.mean(axis=0) / mean, long / mean, count)
+    by_pause = ~is_slow & ~by_data & _is_chance(excess.mean(axis=0) / mean, rest / mean, count)
+    long = long + np.where(by_data, excess, 0.0)[:, None, :]
+    rest = rest + np.where(by_pause, excess, 0.0)[:, None, :]
+    if _is_chance(np.array([stage.mean() / mean]), rest / mean, part.seconds.size)[0]:
+        rest, stage = rest + stage[:, None, None], np.zeros_like(stage)
+    return {
+        SlowdownCause.STAGE: stage[:, None, None],
+        SlowdownCause.MACHINE: machine[:, None, :],
+        SlowdownCause.DATA: long,
+        SlowdownCause.JITTER: rest,
+    }
+
+
+def _is_chance(ratios: FloatArray, parts: FloatArray, count: int) -> BoolArray:
+    """Return which deviations are within three standard errors of the mean of varying parts.
+
+    Args:
+        ratios: relative deviations.
+        parts: relative parts of single computations; they must vary by ``LEAST_VARIATION_RATIO``.
+        count: independent computations behind each deviation.
+    """
+    variation = float(np.sqrt((parts**2).mean()))
+    limit = 3.0 * variation / np.sqrt(count) if variation >= LEAST_VARIATION_RATIO else 0.0
+    found: BoolArray = np.abs(ratios) <= limit
+    return found
 
 
 def _healthy(part: Computation, slow: set[tuple[int, int]]) -> FloatArray:

@@ -6,8 +6,12 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from tests.models.whatif.plain import Layout
+from tests.models.whatif.traces import Effects, make
+from tests.pipeline.recording.test_op_trace import table_of
 from tocsin.cli.main import main
 
 KEYS = {
@@ -61,6 +65,28 @@ def test_the_page_is_whole_and_loads_nothing(
     assert "http:" not in text.replace("http://www.w3.org/1999/xhtml", "")
     assert "https:" not in text
     assert "last stage is the reason" in text
+
+
+SENTENCES = {
+    "Rank 11 is the reason: ": Effects(workers={(2, 3): 1.6}),
+    "The first stage is the reason: ": Effects(stages={0: 2.4}),
+    "Stage 2 is the reason: ": Effects(stages={2: 1.6}),
+    "The data are the reason: ": Effects(data_sigma=0.5),
+    "Pauses of the program are the reason: ": Effects(pause_probability=0.08, pause_seconds=0.3),
+    "Communication is the reason: ": Effects(slow_transfers={"grads-reduce-scatter": (0.4, 60.0)}),
+    "No straggler: ": Effects(),
+}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_each_reason_has_its_sentence(sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, meta = tmp_path / "trace.parquet", tmp_path / "meta.yaml"
+    pq.write_table(table_of(make(Layout(3, 4, microbatches=6), SENTENCES[sentence], 2, step_count=6).trace), trace)
+    meta.write_text("dp_size: 3\npp_size: 4\n")
+
+    assert main(["whatif", str(trace), "--meta", str(meta), "--html", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out.startswith(sentence)
+    assert sentence in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
