@@ -53,7 +53,7 @@ class Role(StrEnum):
     PLAYER = "player"
     """Plays a recording, so sends telemetry of any host; only where the engine is set to accept one."""
     SCHEDULER = "scheduler"
-    """Sends the scheduler's events about any host, and nothing else."""
+    """Sends the scheduler's events about any host, signs what a job controller says of its jobs, and nothing else."""
     READER = "reader"
     """Sends nothing; reads only."""
     OPERATOR = "operator"
@@ -68,7 +68,7 @@ class Role(StrEnum):
     """Signs verdicts with a private key; consumers hold only the public key."""
 
 
-SIGNING_ROLES: Final = frozenset({Role.ENGINE, Role.CONTROLLER, Role.EXECUTOR, Role.OPERATOR})
+SIGNING_ROLES: Final = frozenset({Role.ENGINE, Role.CONTROLLER, Role.EXECUTOR, Role.OPERATOR, Role.SCHEDULER})
 """Roles whose credentials are key pairs: what they say beside a connection is signed."""
 
 

@@ -115,6 +115,7 @@ class ControllerConfig:
         spare_count: machines that can take the place of another, where no job controller says so.
         may_shrink: whether jobs can go on with fewer machines, where no job controller says so.
         evidence_seconds: longest time for which a restart waits for its verdict to be confirmed, or for more witnesses.
+        job_silence_seconds: what a job controller said of spares and shrinking counts for this long.
         embedded_silence_seconds: greatest age of an embedded engine's heartbeat.
         flink_silence_seconds: greatest age of a Flink engine's heartbeat, without its checkpoint interval.
         executor_silence_seconds: an executor that said nothing for this long is taken for dead.
@@ -140,6 +141,7 @@ class ControllerConfig:
     spare_count: int = 0
     may_shrink: bool = False
     evidence_seconds: float = EVIDENCE_SECONDS
+    job_silence_seconds: float = 60.0
     embedded_silence_seconds: float = 5.0
     flink_silence_seconds: float = 15.0
     executor_silence_seconds: float = 60.0

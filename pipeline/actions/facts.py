@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tocsin.schemas.action_events import (
@@ -28,6 +28,25 @@ _BEFORE = "before "
 """Begin of what stands for the unknown boot id before a known one."""
 
 
+@dataclass(frozen=True, slots=True)
+class JobCapacity:
+    """Whether an eviction leaves a job enough machines, as its job controller said.
+
+    Attributes:
+        cluster: cluster of the job.
+        job_id: its name.
+        ts_ns: when it was read.
+        spare_count: number of machines that can take the place of another, None: not said.
+        may_shrink: whether the job can go on with fewer machines, None: not said.
+    """
+
+    cluster: str
+    job_id: str
+    ts_ns: int
+    spare_count: int | None = None
+    may_shrink: bool | None = None
+
+
 class FactBook:
     """The newest fact of each machine, job, executor and engine; the least recently told are forgotten first."""
 
@@ -44,6 +63,7 @@ class FactBook:
         """Forget everything."""
         self._machines: dict[tuple[str, str], MachineFacts] = {}
         self._jobs: dict[tuple[str, str], JobFacts] = {}
+        self._capacities: dict[tuple[str, str], JobCapacity] = {}
         self._cordons: dict[tuple[str, str], CordonSeen] = {}
         self._executors: dict[tuple[str, str], ExecutorHeard] = {}
         self._engines: dict[str, EngineHeartbeat] = {}
@@ -70,25 +90,36 @@ class FactBook:
         return True
 
     def take_job(self, told: JobFacts) -> bool:
-        """Take what is told of a job; an earlier attempt changes nothing. Return whether it was taken."""
+        """Take what is told of a job; an earlier attempt changes nothing. Return whether it was taken.
+
+        Spares, and whether the job can shrink, have a time of their own: who knows neither leaves them as they are.
+        """
         key = told.job.cluster, told.job.job_id
         known = self._jobs.get(key)
-        if known is not None:
-            if (told.job.attempt, told.ts_ns) < (known.job.attempt, known.ts_ns):
-                return False
-            if told.job.attempt == known.job.attempt:
-                told = replace(
-                    told,
-                    hosts=told.hosts or known.hosts,
-                    slurm_job_id=told.slurm_job_id or known.slurm_job_id,
-                    pods=told.pods or known.pods,
-                )
+        if known is not None and told.job.attempt < known.job.attempt:
+            return False
+        is_taken = self._take_capacity(told)
+        told = replace(told, spare_count=None, may_shrink=None)
+        if known is not None and told.job.attempt == known.job.attempt:
+            if told.ts_ns < known.ts_ns:
+                return is_taken
             told = replace(
                 told,
-                spare_count=known.spare_count if told.spare_count is None else told.spare_count,
-                may_shrink=known.may_shrink if told.may_shrink is None else told.may_shrink,
+                hosts=told.hosts or known.hosts,
+                slurm_job_id=told.slurm_job_id or known.slurm_job_id,
+                pods=told.pods or known.pods,
             )
         self._put(self._jobs, key, told)
+        return True
+
+    def _take_capacity(self, told: JobFacts) -> bool:
+        """Take spares and whether a job can shrink, if either is told; return whether it is not older than before."""
+        key = told.job.cluster, told.job.job_id
+        known = self._capacities.get(key)
+        is_silent = told.spare_count is None and told.may_shrink is None
+        if is_silent or (known is not None and told.ts_ns < known.ts_ns):
+            return False
+        self._put(self._capacities, key, JobCapacity(*key, told.ts_ns, told.spare_count, told.may_shrink))
         return True
 
     def take_cordon(self, told: CordonSeen) -> bool:
@@ -128,6 +159,11 @@ class FactBook:
     def job(self, cluster: str, job_id: str) -> JobFacts | None:
         """Return what is known of a job, None for nothing."""
         return self._jobs.get((cluster, job_id))
+
+    def capacity(self, cluster: str, job_id: str, since_ns: int) -> JobCapacity | None:
+        """Return what a job controller said of spares and shrinking, None if it said nothing since a time."""
+        known = self._capacities.get((cluster, job_id))
+        return None if known is None or known.ts_ns < since_ns else known
 
     def cordon_owner(self, cluster: str, host: str) -> CordonOwner:
         """Return who keeps new work off a machine, as far as it is known."""
@@ -202,8 +238,9 @@ class FactBook:
             self._cordons,
             self._executors,
             self._engines,
+            self._capacities,
         )
-        names = ("machines", "jobs", "cordons", "executors", "engines")
+        names = ("machines", "jobs", "cordons", "executors", "engines", "capacities")
         state: dict[str, Any] = {
             name: [plain_object(one) for one in book.values()] for name, book in zip(names, books, strict=True)
         }
@@ -220,7 +257,10 @@ class FactBook:
         for cluster, host, boots in state.get("boots", ()):  # a state of before has none
             self._boots[cluster, host] = [(since_ns, boot_id) for since_ns, boot_id in boots]
         for job in (read_object(JobFacts, one, "job") for one in state["jobs"]):
-            self._jobs[job.job.cluster, job.job.job_id] = job
+            self._take_capacity(job)  # a state of before has it there
+            self._jobs[job.job.cluster, job.job.job_id] = replace(job, spare_count=None, may_shrink=None)
+        for capacity in (read_object(JobCapacity, one, "capacity") for one in state.get("capacities", ())):
+            self._capacities[capacity.cluster, capacity.job_id] = capacity
         for cordon in (read_object(CordonSeen, one, "cordon") for one in state["cordons"]):
             self._cordons[cordon.cluster, cordon.host] = cordon
         for executor in (read_object(ExecutorHeard, one, "executor") for one in state["executors"]):

@@ -82,6 +82,7 @@ class ActionSite:
         acting = [
             "controller",
             "--act",
+            "--may-shrink",
             "--controller-key",
             self._write(CONTROLLER, _CONTROLLER),
             "--credentials",

@@ -89,7 +89,7 @@ class ActionStory:
         """Return what is known of machine and job. Each machine has a driver of its own, so each verdict is a class."""
         boot = MachineFacts(self.cluster, self.host, self.begin_ns, driver=f"5{self.number}.0", leaf=f"l{self.number}")
         slurm_id = str(self.slurm_job) if self.cluster == SLURM else ""
-        return [boot, JobFacts(self.job, self.begin_ns, self.hosts, slurm_job_id=slurm_id, spare_count=50)]
+        return [boot, JobFacts(self.job, self.begin_ns, self.hosts, slurm_job_id=slurm_id)]
 
     def verdict(self) -> Verdict:
         at_seconds = (self.begin_ns - T0) / NS_PER_SECOND

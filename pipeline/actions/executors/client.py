@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 from tocsin.pipeline.actions.executors.cordons import CordonReader, CordonWatch
 from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.signed_actions import SignedAction, SignedActions
-from tocsin.pipeline.actions.executors.target import ShowsProposals, TargetSystem, TellsFacts
+from tocsin.pipeline.actions.executors.target import HandsOnFacts, ShowsProposals, TargetSystem, TellsFacts
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
 from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 from tocsin.schemas.action_codec import encode_ack, encode_event
 from tocsin.schemas.action_events import Ack, ActionEvent, ExecutorHeard
-from tocsin.schemas.errors import EngineError, IdentityError, SchemaError, TransportError
+from tocsin.schemas.errors import EngineError, IdentityError, SchemaError, TargetError, TransportError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -49,6 +49,8 @@ class ExchangeTrouble(StrEnum):
     """What was signed, or the engine's answer, cannot be read."""
     NOT_TAKEN = "not_taken"
     """The engine refuses a message of the executor."""
+    NO_FACTS = "no_facts"
+    """The target does not answer what it says of its jobs, or it cannot be read."""
     FORGOTTEN = "forgotten"
     """Too many messages wait."""
 
@@ -117,6 +119,7 @@ class ExecutorClient:
         self._cores = [ExecutorCore(config) for config in configs]
         self._proposals = target if isinstance(target, ShowsProposals) else None
         self._tells = target if isinstance(target, TellsFacts) else None
+        self._hands_on = target if isinstance(target, HandsOnFacts) else None
         self._workers = [ExecutorWorker(core, target, clock_ns, self._say) for core in self._cores]
         reader = target if isinstance(target, CordonReader) else None
         self._cordons = [] if reader is None else [CordonWatch(one.cluster, reader) for one in configs]
@@ -144,12 +147,23 @@ class ExecutorClient:
         for config in self._configs if self._tells is not None else ():
             for told in self._tells.facts(config.cluster) if self._tells is not None else ():
                 self._put(told)
+        self._hand_on_facts()
         for worker in self._workers:
             worker.work()
         for told in (told for watch in self._cordons for told in watch.look(self._clock_ns())):
             self._put(told)
         if self._waiting:
             self.exchange()
+
+    def _hand_on_facts(self) -> None:
+        """Let what the target itself signed wait for the next exchange, unchanged."""
+        if self._hands_on is None:
+            return
+        try:
+            for one in self._hands_on.signed_facts(self._clock_ns()):
+                self._wait(one.value, one.signature)
+        except TargetError as error:
+            self._trouble(ExchangeTrouble.NO_FACTS, f"{error.reason}: {error}")
 
     def exchange(self) -> bool:
         """Send what waits and take what changed; return whether the engine answered."""
@@ -236,7 +250,10 @@ class ExecutorClient:
     def _put(self, told: Ack | ActionEvent) -> None:
         """Sign a message and let it wait for the next exchange."""
         value = encode_ack(told) if isinstance(told, Ack) else encode_event(told)
-        header = self._keys.signer.header(value)
+        self._wait(value, self._keys.signer.header(value))
+
+    def _wait(self, value: bytes, header: bytes) -> None:
+        """Let a signed message wait for the next exchange."""
         if len(self._waiting) >= _MOST_WAITING:
             self._waiting.popleft()
             self.troubles[ExchangeTrouble.FORGOTTEN] += 1

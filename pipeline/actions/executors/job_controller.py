@@ -8,7 +8,7 @@ once.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -17,11 +17,14 @@ from typing import Final, Protocol
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from tocsin.pipeline.actions.executors import job_facts
+from tocsin.pipeline.actions.executors.job_facts import SignedFact
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.signed_actions import SignedActions
 from tocsin.pipeline.actions.executors.target import Look, Stage
 from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import TargetAnswerError, TargetAwayError, TargetRefusedError
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind
 
 KINDS: Final = frozenset({ActionKind.RESTART, ActionKind.EVICT, ActionKind.ROLLBACK})
@@ -29,6 +32,9 @@ KINDS: Final = frozenset({ActionKind.RESTART, ActionKind.EVICT, ActionKind.ROLLB
 PATH: Final = "/v1/actions"
 SIGNATURE_HEADER: Final = "Tocsin-Signature"
 MAX_ANSWER_BYTES: Final = 65_536
+MAX_FACTS_BYTES: Final = 1 << 20
+FACTS_NS: Final = 5 * NS_PER_SECOND
+"""Distance of two questions for facts; the controller believes a fact for a minute."""
 _POST: Final = "post"
 _NOT_FOUND: Final = 404
 _TOO_MANY: Final = 429
@@ -107,6 +113,14 @@ class JobController(Protocol):
         """
         ...
 
+    def facts(self) -> Sequence[SignedFact]:
+        """Return what it says of its jobs now; empty where it says nothing.
+
+        Raises:
+            TargetError: no answer, a refusal, or an answer that cannot be read.
+        """
+        ...
+
 
 class HttpJobController:
     """A job controller at an address."""
@@ -120,6 +134,7 @@ class HttpJobController:
             limit_seconds: time that connecting, and again answering, may take.
         """
         self._url = url.rstrip("/") + PATH
+        self._facts_url = url.rstrip("/") + job_facts.PATH
         self._pool = urllib3.PoolManager(num_pools=1, cert_reqs="CERT_REQUIRED", ca_certs=ca_file or None)
         self._timeout = urllib3.Timeout(connect=limit_seconds, read=limit_seconds)
 
@@ -134,8 +149,21 @@ class HttpJobController:
         status, body = self._ask("POST", self._url, value, headers)
         return _answer_of(status, body)
 
+    def facts(self) -> Sequence[SignedFact]:
+        """See ``JobController.facts``. Status 404: this job controller says nothing of its jobs."""
+        status, body = self._ask("GET", self._facts_url, most_bytes=MAX_FACTS_BYTES)
+        if status == _NOT_FOUND:
+            return ()
+        _check_status(status, body)
+        return job_facts.read_facts(body)
+
     def _ask(
-        self, method: str, url: str, body: bytes = b"", headers: Mapping[str, str] = MappingProxyType({})
+        self,
+        method: str,
+        url: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] = MappingProxyType({}),
+        most_bytes: int = MAX_ANSWER_BYTES,
     ) -> tuple[int, bytes]:
         try:
             answer = self._pool.request(
@@ -149,7 +177,7 @@ class HttpJobController:
                 timeout=self._timeout,
             )
             try:
-                return answer.status, answer.read(MAX_ANSWER_BYTES)
+                return answer.status, answer.read(most_bytes)
             finally:
                 answer.close()
         except (HTTPError, OSError) as error:
@@ -158,18 +186,27 @@ class HttpJobController:
 
 def _answer_of(status: int, body: bytes) -> JobAnswer:
     """Return the answer in a body; raise the target's error for any other status than 200."""
-    words = " ".join(body[:300].decode(errors="replace").split())
-    if status == _TOO_MANY or status >= _SERVER_ERROR:
-        raise TargetAwayError(f"the job controller answers {status}: {words}")
-    if status != 200:  # OK
-        raise TargetRefusedError(f"the job controller answers {status}: {words}")
+    _check_status(status, body)
     try:
         found = json.loads(body)
         return JobAnswer(
             JobActionState(found["state"]), str(found.get("reason", "")), str(found.get("detail", ""))[:300]
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TargetAnswerError(f"the job controller's answer cannot be read: {words}") from error
+        raise TargetAnswerError(f"the job controller's answer cannot be read: {_words(body)}") from error
+
+
+def _check_status(status: int, body: bytes) -> None:
+    """Raise the target's error for any other status than 200."""
+    if status == _TOO_MANY or status >= _SERVER_ERROR:
+        raise TargetAwayError(f"the job controller answers {status}: {_words(body)}")
+    if status != 200:  # OK
+        raise TargetRefusedError(f"the job controller answers {status}: {_words(body)}")
+
+
+def _words(body: bytes) -> str:
+    """Return the beginning of a body as one line of text."""
+    return " ".join(body[:300].decode(errors="replace").split())
 
 
 class JobControllerTarget:
@@ -190,6 +227,14 @@ class JobControllerTarget:
         """
         self._controller = controller
         self._signed = signed
+        self._asked_ns = -FACTS_NS
+
+    def signed_facts(self, now_ns: int) -> Sequence[SignedFact]:
+        """See ``HandsOnFacts.signed_facts``; the job controller is asked every five seconds."""
+        if now_ns - self._asked_ns < FACTS_NS:
+            return ()
+        self._asked_ns = now_ns
+        return self._controller.facts()
 
     def look(self, action: Action) -> Look:
         """See ``TargetSystem.look``."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from tocsin.pipeline.actions.executors.job_facts import SignedFact
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.schemas.action_events import ActionEvent
 from tocsin.schemas.actions import Action
@@ -123,5 +124,21 @@ class TellsFacts(Protocol):
 
         Returns:
             Facts of machines, who keeps work off them, and what people changed. A failure is logged, and tried again.
+        """
+        ...
+
+
+@runtime_checkable
+class HandsOnFacts(Protocol):
+    """A system that signs what it says to the controller itself."""
+
+    def signed_facts(self, now_ns: int) -> Sequence[SignedFact]:
+        """Return what is to be handed on now, mostly nothing; called about once a second.
+
+        Args:
+            now_ns: the present time.
+
+        Raises:
+            TargetError: the system is away, or its answer cannot be read; it is asked again later.
         """
         ...

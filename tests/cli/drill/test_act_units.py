@@ -30,10 +30,11 @@ from tocsin.cli.drill.act.settings import (
 )
 from tocsin.cli.drill.checkpoint_files import equal_steps, last_checkpoint, losses_file, losses_of, part_file
 from tocsin.cli.drill.launcher import CLUSTER
-from tocsin.pipeline.actions.executors.job_controller import PATH, SIGNATURE_HEADER
-from tocsin.pipeline.identity.action_signatures import ActionSigner
+from tocsin.pipeline.actions.executors.job_controller import PATH, SIGNATURE_HEADER, HttpJobController
+from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
 from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.schemas.action_codec import encode_action
+from tocsin.schemas.action_events import JobFacts
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action, ActionTarget, Machine, action_id_of
 from tocsin.schemas.credential_store import write_credentials
@@ -42,6 +43,7 @@ from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.verdicts import ActionKind
 
 KEY = new_signing_key(Role.CONTROLLER, "engine", 1)
+FACTS_KEY = new_signing_key(Role.SCHEDULER, "job-controller", 1)
 LATER_NS = 4_000_000_000_000_000_000
 
 
@@ -59,6 +61,7 @@ class FakeAttempts:
 
     def begin(self, left_out: tuple[str, ...] = ()) -> int:
         self.begun.append(tuple(left_out))
+        self.hosts = tuple("n2" if one in left_out else one for one in self.hosts)
         self.number += 1
         return 20
 
@@ -78,8 +81,10 @@ class Stand:
     def __init__(self, folder: Path) -> None:
         keys = folder / "controller-public.json"
         write_credentials(keys, (public_half(KEY),))
+        own = folder / "job-controller.json"
+        write_credentials(own, (FACTS_KEY,))
         settings = ControllerSettings(
-            str(folder), ("--engine", "e.sock"), str(keys), 0, 2, ("n0", "n1", "n2"), compares=False
+            str(folder), ("--engine", "e.sock"), str(keys), str(own), 0, 2, ("n0", "n1", "n2"), compares=False
         )
         self.attempts = FakeAttempts()
         self.controller = DrillController(settings, cast("DrillAttempts", self.attempts))
@@ -135,6 +140,23 @@ def test_a_signed_restart_begins_the_next_attempt_once(stand: Stand) -> None:
 def test_an_eviction_leaves_its_host_out(stand: Stand) -> None:
     stand.post(ActionKind.EVICT)
     assert stand.carried_out() == [(), ("n1",), ("end",)]
+
+
+def test_the_job_controller_signs_how_many_spares_are_left(stand: Stand) -> None:
+    url = f"http://127.0.0.1:{stand.server.server_port}"
+    checker = AckChecker([public_half(FACTS_KEY)])
+
+    def told() -> list[tuple[int, int | None, bool | None]]:
+        facts = HttpJobController(url).facts()
+        found = [checker.admit(one.value, one.signature, LATER_NS) for one in facts]
+        return [(one.job.attempt, one.spare_count, one.may_shrink) for one in found if isinstance(one, JobFacts)]
+
+    assert told() == [(0, 1, False)]
+    stand.post(ActionKind.EVICT)
+    stand.attempts.number = -1
+    assert told() == [], "nothing runs yet"
+    stand.carried_out()
+    assert told() == [(1, 0, False)], "n2 is used now, and n1 must not be"
 
 
 def test_a_forged_action_starts_nothing(stand: Stand) -> None:
@@ -234,7 +256,7 @@ def test_losses_are_compared_bit_for_bit_up_to_the_first_that_differs(tmp_path: 
 
 
 def test_settings_and_status_are_read_back(tmp_path: Path) -> None:
-    settings = ControllerSettings("f", ("e",), "k", 1, 2, ("n0", "n1"), compares=True)
+    settings = ControllerSettings("f", ("e",), "k", "s", 1, 2, ("n0", "n1"), compares=True)
     status = ControllerStatus(1, 2, "f", ("n0",), (3,), (4,), (DoneAction("a", "evict", ("n1",), 20, 1),))
     write_object(tmp_path / "settings", settings)
     write_object(tmp_path / "status", status)

@@ -146,6 +146,8 @@ class Stage:
         self.controller = ActionController(config, self.ladder)
         self.published: list[Action] = []
         self.is_alive = True
+        self.is_job_controller_alive = True
+        self._capacities: dict[tuple[str, str], JobFacts] = {}
         self._seq = 0
         self.hosts = tuple(f"n{index}" for index in range(40))
         for one in self.hosts:
@@ -154,7 +156,9 @@ class Stage:
         self.beat()
 
     def beat(self) -> None:
-        """The engine and an executor for everything are alive."""
+        """The engine, an executor for everything and the job controller are alive."""
+        for one in list(self._capacities.values()) if self.is_job_controller_alive else ():
+            self.tell(replace(one, ts_ns=self.now_ns))
         self.tell(EngineHeartbeat(CLUSTER, EngineWay.EMBEDDED, self.now_ns))
         self.tell(ExecutorHeard(CLUSTER, "slurm", KINDS, self.now_ns))
 
@@ -167,7 +171,10 @@ class Stage:
         return self
 
     def tell(self, told: ActionEvent) -> list[Action]:
-        """Tell it an event."""
+        """Tell it an event; the job controller repeats what it said last of spares and shrinking."""
+        if isinstance(told, JobFacts) and (told.spare_count, told.may_shrink) != (None, None):
+            bare = JobFacts(told.job, told.ts_ns, spare_count=told.spare_count, may_shrink=told.may_shrink)
+            self._capacities[told.job.cluster, told.job.job_id] = bare
         found = self.controller.on_event(told, self.now_ns)
         self.published += found
         return found

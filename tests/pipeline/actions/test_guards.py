@@ -25,6 +25,7 @@ from tocsin.schemas.action_events import (
     AckKind,
     ActionEvent,
     Approval,
+    Cancel,
     CheckResult,
     CordonOwner,
     CordonSeen,
@@ -273,6 +274,60 @@ def test_two_evictions_do_not_count_on_one_spare() -> None:
     held = sorted(reason for _, reason in stage.states())
 
     assert held in (["allowed", "job_busy"], ["allowed", "no_spare"])
+
+
+def test_an_eviction_that_ended_after_the_job_controller_counted_uses_a_spare() -> None:
+    stage = Stage(ROOMY)
+    stage.tell(JobFacts(JOB, T0 + 1, hosts=stage.hosts, spare_count=1))
+    stage.is_job_controller_alive = False
+    stage.judge(verdict_on("n1"))
+    stage.at(5).carry_out(stage.on_host("n1"))
+    stage.at(6).judge(verdict_on("n2", name="v2", at_seconds=6))
+    assert (stage.on_host("n2").state, stage.on_host("n2").reason) == (S.WAITING, "no_spare")
+
+    stage.tell(JobFacts(JOB, stage.now_ns, spare_count=1))
+    stage.at(7)
+    assert stage.on_host("n2").state is S.APPROVED, "one was added since"
+
+
+def test_a_spare_of_the_policy_is_used_until_the_machine_comes_back() -> None:
+    stage = Stage(replace(ROOMY, spare_count=1))
+    stage.is_job_controller_alive = False
+    stage.at(70).judge(verdict_on("n1", at_seconds=70))
+    done = stage.carry_out(stage.on_host("n1"))
+    stage.at(90).judge(verdict_on("n2", name="v2", at_seconds=90))
+    assert stage.on_host("n2").reason == "no_spare"
+
+    stage.tell(Cancel(CLUSTER, done.action_id, "operator:ann", stage.now_ns))
+    stage.ack(stage.on_host("n1"), AckKind.CLAIMED)
+    stage.ack(stage.on_host("n1"), AckKind.UNDONE)
+    stage.at(91)
+    assert (stage.on_host("n1").state, stage.on_host("n2").state) == (S.UNDONE, S.APPROVED)
+
+
+@pytest.mark.parametrize(("spare_count", "state"), [(0, S.WAITING), (1, S.APPROVED)])
+def test_a_job_controller_that_falls_silent_counts_for_a_minute(spare_count: int, state: ActionState) -> None:
+    stage = Stage(replace(LIVE, spare_count=spare_count))
+    stage.tell(JobFacts(JOB, T0 + 1, spare_count=8 - 8 * spare_count))
+    stage.is_job_controller_alive = False
+    before = S.APPROVED if state is S.WAITING else S.WAITING
+    stage.at(60).judge(verdict_on("n1", at_seconds=60))
+    assert stage.on_host("n1").state is before, "its word counts"
+
+    stage.at(61)
+    assert stage.on_host("n1").state is state, "the settings count"
+
+
+def test_an_old_word_of_the_job_controller_played_again_counts_as_old() -> None:
+    stage = Stage()
+    old = JobFacts(JOB, T0 + 1, spare_count=8)
+    stage.tell(old)
+    stage.is_job_controller_alive = False
+    stage.at(70)
+    stage.crash()
+    stage.tell(old)
+    stage.judge(verdict_on("n1", at_seconds=70))
+    assert stage.states() == [(S.WAITING, "no_spare")]
 
 
 def test_what_nobody_carries_out_is_paged_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tests.pipeline.actions.kit import CLUSTER, JOB, KINDS, LIVE, T0, ScriptedLadder
+from tests.pipeline.actions.kit import CLUSTER, JOB, KINDS, T0, ScriptedLadder
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.controller import ActionController
 from tocsin.pipeline.actions.ladder import Ladder
@@ -30,6 +30,7 @@ EXECUTOR = new_signing_key(Role.EXECUTOR, "slurm", 1)
 ANN = new_signing_key(Role.OPERATOR, "ann", 1)
 KEYS = tuple(map(public_half, (CONTROLLER, EXECUTOR, ANN)))
 HOSTS = tuple(f"n{index}" for index in range(40))
+SPARED = ControllerConfig(is_dry_run=False, spare_count=8)
 
 
 def status_of(ts_ns: int, hosts: Iterable[str] = HOSTS, job: JobKey = JOB, step: int = 5) -> bytes:
@@ -60,7 +61,7 @@ class ActionWorld:
         sent: all messages that were committed.
     """
 
-    def __init__(self, config: ControllerConfig = LIVE, ladder: Callable[[], Ladder] = ScriptedLadder) -> None:
+    def __init__(self, config: ControllerConfig = SPARED, ladder: Callable[[], Ladder] = ScriptedLadder) -> None:
         self.seats = MemorySeats((VERDICTS, JOB_STATUS, EVENTS, ACTION_ACKS, NOTES_TAKEN))
         self.ladder, self.step = ladder, 5
         self.config, self.now_ns, self.is_judging = config, T0, True
@@ -113,7 +114,7 @@ class ActionWorld:
     def settle(self) -> None:
         """The engine and an executor have been heard, and what was to be read is read."""
         self.alive()
-        self.tell(JobFacts(JOB, self.now_ns, hosts=HOSTS, spare_count=8))
+        self.tell(JobFacts(JOB, self.now_ns, hosts=HOSTS))
         self.run(15)
 
     def alive(self) -> None:

@@ -176,7 +176,7 @@ def test_a_person_cancels_and_planned_work_holds() -> None:
 
 
 def test_a_dry_run_shows_and_begins_nothing() -> None:
-    world = ActionWorld(ControllerConfig())
+    world = ActionWorld(ControllerConfig(spare_count=8))
     struck(world)
     [action] = world.actions()
     assert (action.state.value, action.reason) == ("proposed", "dry_run")

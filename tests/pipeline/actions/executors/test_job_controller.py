@@ -15,6 +15,7 @@ from tocsin.pipeline.actions.executors.job_controller import (
     JobAnswer,
     JobControllerTarget,
 )
+from tocsin.pipeline.actions.executors.job_facts import SignedFact, facts_body
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.signed_actions import SignedAction, SignedActions
 from tocsin.pipeline.actions.executors.target import Stage
@@ -35,6 +36,9 @@ class FakeJobController:
     def state(self, action_id: str) -> JobAnswer | None:
         del action_id
         return self.answer
+
+    def facts(self) -> tuple[SignedFact, ...]:
+        return ()
 
     def post(self, value: bytes, signature: bytes) -> JobAnswer:
         self.posted.append((value, signature))
@@ -147,6 +151,17 @@ def test_answers_over_http(http: HttpJobController, monkeypatch: pytest.MonkeyPa
     assert http.state("a") == JobAnswer(JobActionState.RUNNING, "stops", "two ranks are left")
     monkeypatch.setattr(_Handler, "status", 404)
     assert http.state("a") is None
+
+
+def test_facts_over_http(http: HttpJobController, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [SignedFact(b"{}", b"k-1 00"), SignedFact(b"[]", b"k-1 01")]
+    monkeypatch.setattr(_Handler, "body", facts_body(told))
+    assert http.facts() == told
+    monkeypatch.setattr(_Handler, "status", 404)
+    assert http.facts() == (), "one that says nothing of its jobs"
+    monkeypatch.setattr(_Handler, "status", 503)
+    with pytest.raises(TargetAwayError):
+        http.facts()
 
 
 def test_nobody_at_the_address_is_a_system_that_is_away() -> None:

@@ -29,9 +29,11 @@ from tocsin.cli.drill.act.settings import (
 )
 from tocsin.cli.drill.engine import DrillError
 from tocsin.cli.drill.launcher import CLUSTER, warm_up
+from tocsin.pipeline.actions.executors import job_facts
 from tocsin.pipeline.actions.executors.job_controller import PATH, SIGNATURE_HEADER, JobActionState, JobAnswer
 from tocsin.pipeline.actions.executors.job_desk import JobDesk, RunningJob
-from tocsin.pipeline.identity.action_signatures import ActionChecker
+from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
+from tocsin.schemas.action_events import JobFacts
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credential_store import read_credentials
@@ -59,7 +61,9 @@ class DrillController:
         self._lock = threading.Lock()
         self._begun: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._done: list[DoneAction] = []
+        self._left_out: frozenset[str] = frozenset()
         self.desk = JobDesk(ActionChecker(read_credentials(Path(settings.keys_file))), self._running)
+        self._signer = AckSigner(read_credentials(Path(settings.facts_key_file))[0])
         self.port = 0
 
     def on_get(self, action_id: str) -> tuple[int, JobAnswer | None]:
@@ -75,6 +79,15 @@ class DrillController:
         if action is not None and action.state is ActionState.STARTED:
             self._begun.put(action)
         return status, answer
+
+    def on_get_facts(self) -> bytes:
+        """Return what is said of the job, signed, as the body of an answer; nothing before its first attempt."""
+        number, hosts = self._attempts.number, self._attempts.hosts
+        if number < 0:
+            return job_facts.facts_body([])
+        spares = set(self._settings.hosts) - set(hosts) - self._left_out
+        told = JobFacts(JobKey(CLUSTER, JOB_ID, number), time.time_ns(), spare_count=len(spares), may_shrink=False)
+        return job_facts.facts_body([job_facts.signed_fact(self._signer, told)])
 
     def stop(self) -> None:
         """Let ``run`` end."""
@@ -99,6 +112,7 @@ class DrillController:
         left_out = action.target.hosts if action.kind is ActionKind.EVICT else ()
         if not self._attempts.may_leave_out(left_out):
             return JobAnswer(JobActionState.REFUSED, "no_spare", "no machine can take the place")
+        self._left_out |= set(left_out)
         try:
             step = self._attempts.begin(left_out)
         except DrillError as error:
@@ -134,6 +148,9 @@ def server_of(controller: DrillController) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path == job_facts.PATH:
+                self._send(200, controller.on_get_facts())
+                return
             if not self.path.startswith(f"{PATH}/"):
                 self._answer(404, None)
                 return
@@ -151,7 +168,9 @@ def server_of(controller: DrillController) -> ThreadingHTTPServer:
             found: dict[str, Any] = {}
             if answer is not None:
                 found = {"state": answer.state.value, "reason": answer.reason, "detail": answer.detail}
-            body = json.dumps(found).encode()
+            self._send(status, json.dumps(found).encode())
+
+        def _send(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -121,6 +121,7 @@ class ActingDrill:
             folder=str(self._folder),
             agent_words=ground.agent_words,
             keys_file=str(ground.keys_file),
+            facts_key_file=str(ground.facts_key_file),
             seed=plan.seed,
             rank_count=plan.rank_count,
             hosts=hosts,

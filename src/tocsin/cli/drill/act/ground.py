@@ -22,7 +22,9 @@ from tocsin.schemas.credential_store import change, write_credentials
 from tocsin.schemas.credentials import Role
 
 EXECUTOR: Final = "job-executor"
+JOB_CONTROLLER: Final = "job-controller"
 SPARE_COUNT: Final = 1
+"""Hosts of the job beyond its ranks; only the job controller says so."""
 
 
 class ActGround(Protocol):
@@ -31,10 +33,12 @@ class ActGround(Protocol):
     Attributes:
         agent_words: words of an agent's command line that say where it sends; ``{host}`` stands for its host.
         keys_file: public keys of the controller of actions.
+        facts_key_file: key pair of role ``scheduler``, with which the job controller says how many spares it has.
     """
 
     agent_words: tuple[str, ...]
     keys_file: Path
+    facts_key_file: Path
 
     def wait_until_ready(self) -> None:
         """Wait until it takes records, once; raise DrillError if it does not."""
@@ -63,6 +67,7 @@ class EmbeddedGround:
     Attributes:
         agent_words: as ``ActGround`` says.
         keys_file: as ``ActGround`` says.
+        facts_key_file: as ``ActGround`` says.
     """
 
     def __init__(
@@ -76,12 +81,12 @@ class EmbeddedGround:
             hosts: hosts that the job may use.
             on_line: called for each verdict line, in a thread.
         """
-        more = ["--act", "--hold", "0", "0", "--spares", str(SPARE_COUNT)]
-        self._engine = DrillEngine(processes, data, more)
+        self._engine = DrillEngine(processes, data, ["--act", "--hold", "0", "0"])
         self._processes, self._on_line = processes, on_line
         for host in hosts:
             self._engine.tokens.file_of(host)
-        self._token_file = self._issue_executor()
+        self._token_file = self._issue(Role.EXECUTOR, EXECUTOR)
+        self.facts_key_file = self._issue(Role.SCHEDULER, JOB_CONTROLLER)
         self._ear: VerdictEar | None = None
         self.keys_file = data / PUBLIC_FILE
         tokens = processes.folder / "tokens" / "{host}.json"
@@ -124,10 +129,10 @@ class EmbeddedGround:
     def close(self) -> None:
         """Do nothing: the engine may be killed."""
 
-    def _issue_executor(self) -> Path:
-        """Make the executor's key pair, known to the engine; return its file."""
-        fresh = new_signing_key(Role.EXECUTOR, EXECUTOR, time.time_ns())
+    def _issue(self, role: Role, name: str) -> Path:
+        """Make a key pair that is known to the engine; return its file."""
+        fresh = new_signing_key(role, name, time.time_ns())
         change(self._engine.tokens.engine_file, lambda before: (*before, fresh))
-        path = self._processes.folder / "tokens" / f"{EXECUTOR}.json"
+        path = self._processes.folder / "tokens" / f"{name}.json"
         write_credentials(path, (fresh,))
         return path

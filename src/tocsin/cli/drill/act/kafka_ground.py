@@ -16,7 +16,7 @@ from typing import Any, Final
 from tocsin.cli.action_settings import PUBLIC_FILE
 from tocsin.cli.cluster.state import read_state
 from tocsin.cli.database import database
-from tocsin.cli.drill.act.ground import EXECUTOR, SPARE_COUNT
+from tocsin.cli.drill.act.ground import EXECUTOR, JOB_CONTROLLER
 from tocsin.cli.drill.act.settings import JOB_ID
 from tocsin.cli.drill.engine import DrillError
 from tocsin.cli.drill.judge import Heard
@@ -49,6 +49,7 @@ class KafkaGround:
     Attributes:
         agent_words: as ``ActGround`` says; known once it is ready.
         keys_file: as ``ActGround`` says.
+        facts_key_file: as ``ActGround`` says.
     """
 
     def __init__(self, processes: ProcessGroup, hosts: Sequence[str], on_line: Callable[[Heard], None]) -> None:
@@ -65,6 +66,7 @@ class KafkaGround:
         for host in hosts:
             self._tokens.file_of(host)
         self._executor_file = self._issue(Role.EXECUTOR, EXECUTOR)
+        self.facts_key_file = self._issue(Role.SCHEDULER, JOB_CONTROLLER)
         self._controller_file = self._issue(Role.CONTROLLER, _CONTROLLER)
         self.keys_file = processes.folder / PUBLIC_FILE
         write_credentials(self.keys_file, tuple(map(public_half, read_credentials(self._controller_file))))
@@ -97,7 +99,7 @@ class KafkaGround:
         self.agent_words = (*self._kafka, "--token-file", str(self._processes.folder / "tokens" / "{host}.json"))
         self._start(
             "controller",
-            *("controller", *self._kafka, "--act", "--spares", str(SPARE_COUNT)),
+            *("controller", *self._kafka, "--act"),
             *("--controller-key", str(self._controller_file), "--credentials", str(self._tokens.engine_file)),
             *("--verdict-keys", str(self._folder / "keys" / "verdicts.json")),
             *("--signing-key", str(self._folder / "keys" / "engine.json")),

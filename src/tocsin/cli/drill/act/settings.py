@@ -23,6 +23,7 @@ class ControllerSettings:
         folder: the drill's work folder.
         agent_words: words of an agent's command line that say where it sends; "{host}" stands for its host.
         keys_file: public keys of controllers of actions.
+        facts_key_file: key with which it signs what it says of its job.
         seed: seed of weights and data.
         rank_count: number of ranks.
         hosts: hosts that the job may use, spare ones last.
@@ -32,6 +33,7 @@ class ControllerSettings:
     folder: str
     agent_words: tuple[str, ...]
     keys_file: str
+    facts_key_file: str
     seed: int
     rank_count: int
     hosts: tuple[str, ...]

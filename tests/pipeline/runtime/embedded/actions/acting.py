@@ -29,7 +29,8 @@ from tocsin.schemas.verdicts import ActionKind, Verdict
 CONTROLLER_KEY = new_signing_key(Role.CONTROLLER, "engine", 1)
 EXECUTOR_KEY = new_signing_key(Role.EXECUTOR, "slurm", 1)
 OTHER_KEY = new_signing_key(Role.EXECUTOR, "other", 1)
-PUBLIC = [public_half(one) for one in (CONTROLLER_KEY, EXECUTOR_KEY, OTHER_KEY)]
+SCHEDULER_KEY = new_signing_key(Role.SCHEDULER, "launcher", 1)
+PUBLIC = [public_half(one) for one in (CONTROLLER_KEY, EXECUTOR_KEY, OTHER_KEY, SCHEDULER_KEY)]
 
 
 @dataclass
