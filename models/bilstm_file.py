@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tocsin.models.bilstm_ocnn import OcnnModel, read_model
-from tocsin.models.op_features import FAMILIES, PHASES
+from tocsin.models.op_features import FAMILIES, PHASES, REST, is_phase_vocabulary
 from tocsin.models.sealed import refuse, seal, unseal
 from tocsin.schemas.reasons import ModelRefusal
 
@@ -50,7 +50,7 @@ def decode_bilstm(data: bytes) -> dict[str, OcnnModel]:
     for family, size in sizes:
         networks[family] = read_model(body[place : place + size])
         place += size
-    if "phases" in networks and networks["phases"].vocabulary.words != PHASES:
-        words = networks["phases"].vocabulary.words
-        refuse(ModelRefusal.MODEL_UNDECODABLE, f"vocabulary of phases = {words}: must be {PHASES}")
+    if "phases" in networks and not is_phase_vocabulary(words := networks["phases"].vocabulary.words):
+        text = f"vocabulary of phases = {words}: must be of {PHASES}, in this order and with {REST}"
+        refuse(ModelRefusal.MODEL_UNDECODABLE, text)
     return networks

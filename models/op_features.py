@@ -11,7 +11,7 @@ One ``OpRows`` holds the operations of ranks that carry the same load (one pipel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,10 @@ IntArray = npt.NDArray[np.int64]
 PHASES = ("data", "forward", "backward", "optimizer", "communication", "rest")
 """Operation classes of ``steps.parquet`` and ``StepBatch``: the exclusive phases; ``rest`` is the time outside all
 phases."""
+COMMUNICATION = PHASES[-2]
+"""The phase of waiting for peers and moving data; steps without it are not compared."""
+REST = PHASES[-1]
+"""The phase that takes what no other measured phase of a step does; every vocabulary of phases has it."""
 FAMILIES = ("phases", "collectives", "ops")
 """Sources of operations: phases of steps, collectives by name, traced operations by type. A window holds one source
 only."""
@@ -80,6 +84,16 @@ class Vocabulary:
         """Return the class number of each name, shape (names,)."""
         other = len(self.words)
         return np.array([self.codes.get(name, other) for name in names], np.int64)
+
+
+def phase_vocabulary(measured: Collection[str]) -> Vocabulary:
+    """Return the vocabulary of steps of which only these phases are measured; ``rest`` is always among its words."""
+    return Vocabulary(tuple(name for name in PHASES if name in measured or name == REST))
+
+
+def is_phase_vocabulary(words: tuple[str, ...]) -> bool:
+    """Return whether these are words of ``phase_vocabulary``: phases in their order, ``rest`` among them."""
+    return words == phase_vocabulary(words).words
 
 
 @dataclass(frozen=True, slots=True)

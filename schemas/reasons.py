@@ -181,6 +181,10 @@ class Reason(NamedReason):
         "Too few operations in a window (or all of them take no time): their distribution is chance.",
     )
     BAD_NUMBER = "bad_number", "A time that cannot be: negative, infinite, or not a number."
+    SOURCES_MISSING = (
+        "sources_missing",
+        "The job does not measure phases or run operations that the detector's model was trained on.",
+    )
     NO_MODEL = "no_model", "The detector speaks only with a trained model: train one (tocsin train) and announce it."
     FRAME_SHAPE_MISMATCH = (
         "misfit_frame",

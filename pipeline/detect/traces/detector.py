@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from tocsin.models.bilstm_ocnn import OcnnModel
 from tocsin.models.entropy import FEATURES, EntropyConfig, against_peers, measure, scores
-from tocsin.models.op_features import FAMILIES, OpWindow, Vocabulary, sum_up
+from tocsin.models.op_features import FAMILIES, PHASES, REST, OpWindow, is_phase_vocabulary, sum_up
 from tocsin.models.rank_past import RankPast
 from tocsin.models.robust import spread
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.detect.traces.memory import SequenceMemory, past_from, past_state
+from tocsin.pipeline.detect.traces.naming import class_distances, named_classes
 from tocsin.pipeline.detect.traces.streaks import StreakConfig, Streaks
 from tocsin.pipeline.detect.traces.windows import (
-    PHASE_VOCABULARY,
     RoleWindow,
     TraceWindows,
     WindowConfig,
@@ -43,8 +43,6 @@ from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 ENTROPY = "entropy"
 BILSTM = "bilstm"
-_TOP_CLASSES = 5
-"""Number of operation classes that an anomaly lists (``seed-systems-b.md`` 5.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +112,10 @@ class TraceDetector(Abstaining):
             networks: family -> its network; without one, the network abstains for that family.
 
         Raises:
-            ConfigError: the network of the phases was trained on other operation classes.
+            ConfigError: the network of the phases was trained on other operation classes than phases.
         """
-        networks = {} if networks is None else networks
-        if "phases" in networks and networks["phases"].vocabulary != PHASE_VOCABULARY:
-            raise ConfigError("model.vocabulary", networks["phases"].vocabulary.words, f"{PHASE_VOCABULARY.words}")
         self._config = config
         self._graph = graph
-        self._networks = networks
         self._windows = TraceWindows(config.windows, graph)
         self.abstained = self._windows.abstained
         """Reason -> number of times that a detector abstained."""
@@ -131,25 +125,52 @@ class TraceDetector(Abstaining):
         """Family -> each rank's past entropies, relative to its peers."""
         self._network_pasts = {family: RankPast(1, config.memory_count) for family in FAMILIES}
         """Family -> each rank's past network scores."""
-        self._sequences = {
-            family: SequenceMemory(networks[family].sequence_count if family in networks else 1) for family in FAMILIES
-        }
+        self._sequences: dict[str, SequenceMemory] = {}
         """Family -> features of each rank's last windows, input of the network."""
-        self._streaks = {
-            **{f"{ENTROPY}.{family}": Streaks(config.entropy_streak) for family in FAMILIES},
-            **{f"{BILSTM}.{family}": Streaks(config.bilstm_streak) for family in FAMILIES},
-        }
+        self._streaks = {f"{ENTROPY}.{family}": Streaks(config.entropy_streak) for family in FAMILIES}
         """"detector.family" -> streaks of anomalous windows."""
+        self.use_networks({} if networks is None else networks)
 
     @property
     def left_out_count(self) -> int:
         """Number of operations dropped because a rank had too many in a window."""
         return self._windows.left_out_count
 
+    def use_line(self, max_sigmas: float) -> None:
+        """Judge the entropies by this alarm line from now on; what was learned of the ranks stays."""
+        self._config = replace(self._config, entropy=replace(self._config.entropy, max_sigmas=max_sigmas))
+
+    def use_networks(self, networks: Mapping[str, OcnnModel], *, are_same: bool = False) -> None:
+        """Judge with these networks from now on.
+
+        Args:
+            networks: operation family -> its network; a family without one is not judged by ``bilstm``.
+            are_same: they are the networks of the restored state. Otherwise ranks' past scores are forgotten, because
+                another network gave them.
+
+        Raises:
+            ConfigError: the network of the phases was trained on other operation classes than phases.
+        """
+        if "phases" in networks and not is_phase_vocabulary(words := networks["phases"].vocabulary.words):
+            raise ConfigError("model.vocabulary", words, f"of {PHASES}, in this order and with {REST}")
+        self._networks = networks
+        for family in FAMILIES:
+            length = networks[family].sequence_count if family in networks else 1
+            if are_same:
+                self._sequences[family].length = length
+                continue
+            self._sequences[family] = SequenceMemory(length)
+            self._network_pasts[family] = RankPast(1, self._config.memory_count)
+            self._streaks[f"{BILSTM}.{family}"] = Streaks(self._config.bilstm_streak)
+
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the records of one slice and return the anomalies of the window that it completes, if any."""
+        return self.judge(data) or []
+
+    def judge(self, data: Slice) -> list[Anomaly] | None:
+        """Take the records of one slice; return the anomalies of the window that it completes, None if it is open."""
         if not self._windows.take(data):
-            return []
+            return None
         return [one for window in self._windows.close(data.end_ns) for one in self.on_window(data.job, window)]
 
     def on_window(self, job: JobKey, window: RoleWindow) -> list[Anomaly]:
@@ -189,7 +210,7 @@ class TraceDetector(Abstaining):
         score = np.where(known, score, 0.0)
         self._update(streaks, past, (summed.ranks[good], score[good], relative[good]), window)
         details = {
-            rank: _entropy_detail(measured.values[row], measured.parts[row], window.vocabulary)
+            rank: {**named_classes(summed, row, measured.parts[row], window), **_entropies(measured.values[row])}
             for row, rank in enumerate(summed.ranks.tolist())
             if score[row] >= 1
         }
@@ -201,8 +222,12 @@ class TraceDetector(Abstaining):
         if network is None:
             self._abstain(Reason.NO_MODEL)
             return None
+        if not window.has_sources_of(network.vocabulary):
+            self._abstain(Reason.SOURCES_MISSING)
+            return None
         if network.vocabulary != window.vocabulary:
-            summed = sum_up(window.in_words_of(network.vocabulary), network.vocabulary.class_count)
+            window = window.in_vocabulary(network.vocabulary)
+            summed = sum_up(window.rows, window.vocabulary.class_count)
         enough = summed.has_enough(self._config.entropy.min_operations_factor)
         if not enough.any():
             self._abstain(Reason.TOO_FEW_OPERATIONS)
@@ -219,18 +244,33 @@ class TraceDetector(Abstaining):
             self.judged[BILSTM] += 1
         else:
             self._abstain(Reason.WARMING_UP)
-        rise = (raw - means[:, 0]) / self._config.min_rise_score
+        hot = self._outlying(raw, means[:, 0], counts >= self._config.warmup_count)
+        named = set(ranks[hot >= 1].tolist())
+        self._update(self._streaks[f"{BILSTM}.{window.family}"], past, (ranks, hot, raw[:, None]), window)
+        details = {
+            rank: named_classes(summed, row, class_distances(summed, row), window)
+            for row, rank in enumerate(summed.ranks.tolist())
+            if rank in named
+        }
+        return _Outliers(BILSTM, window.family, _by_rank(ranks, hot), details)
+
+    def _outlying(
+        self, raw: NDArray[np.float64], past: NDArray[np.float64], known: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Return how far each rank's output is above its role's and its own past, 0 for all but the worst ranks.
+
+        Args:
+            raw: the network's scores of one role's ranks.
+            past: their mean scores so far.
+            known: whether that past is long enough to count.
+        """
+        rise = (raw - past) / self._config.min_rise_score
         # Where all ranks of a role are odd together (sequences of many lengths), the oddest of them is no outlier.
         scatter = max(1.0, self._config.max_sigmas * float(spread(raw[None, :], 1)[0]))
         above = (raw - float(np.median(raw))) / scatter
-        score = np.clip(np.minimum(above, rise), 0.0, None)
-        score = np.where(counts >= self._config.warmup_count, score, 0.0)
-        worst_count = max(1, int(self._config.worst_ratio * ranks.size))
-        least = np.sort(score)[-worst_count]
-        hot = np.where(score >= max(least, 1.0), score, 0.0)
-        self._update(self._streaks[f"{BILSTM}.{window.family}"], past, (ranks, hot, raw[:, None]), window)
-        details = {rank: {"output": float(raw[row])} for row, rank in enumerate(ranks.tolist()) if hot[row] >= 1}
-        return _Outliers(BILSTM, window.family, _by_rank(ranks, hot), details)
+        score = np.where(known, np.clip(np.minimum(above, rise), 0.0, None), 0.0)
+        least = np.sort(score)[-max(1, int(self._config.worst_ratio * raw.size))]
+        return np.where(score >= max(least, 1.0), score, 0.0)
 
     def _update(
         self,
@@ -316,9 +356,6 @@ def _by_rank(ranks: NDArray[np.int64], score: NDArray[np.float64]) -> dict[int, 
     return dict(zip(ranks.tolist(), score.tolist(), strict=True))
 
 
-def _entropy_detail(values: NDArray[np.float64], parts: NDArray[np.float64], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return entropies in nats by feature, and the classes that contribute most with their shares, largest first."""
-    total = max(float(parts.sum()), 1e-12)
-    top = np.argsort(-parts, kind="stable")[:_TOP_CLASSES].tolist()
-    classes = [[vocabulary.classes[column], float(parts[column]) / total] for column in top if parts[column] > 0]
-    return {**dict(zip(FEATURES, values.tolist(), strict=True)), "classes": classes}
+def _entropies(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return entropies and divergences in nats by name."""
+    return dict(zip(FEATURES, values.tolist(), strict=True))

@@ -26,7 +26,8 @@ class SequenceMemory:
         Args:
             length: windows of a sequence.
         """
-        self._length = length
+        self.length = length
+        """Windows of a sequence."""
         self._rows: dict[int, list[Singles]] = {}
         """Rank -> feature rows of its last windows, oldest first."""
         self._newest_ns: dict[int, int] = {}
@@ -48,14 +49,14 @@ class SequenceMemory:
         for rank, row in zip(ranks.tolist(), features, strict=True):
             rows = self._rows.setdefault(rank, [])
             rows.append(row)
-            del rows[: -self._length]
+            del rows[: -self.length]
             self._newest_ns[rank] = begin_ns
 
     def whole(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], Singles]:
         """Return those of these ranks with a complete sequence, and the sequences, shape (ranks, windows, features)."""
-        full = [rank for rank in ranks.tolist() if len(self._rows.get(rank, ())) == self._length]
+        full = [rank for rank in ranks.tolist() if len(self._rows.get(rank, ())) == self.length]
         stacked = [np.stack(self._rows[rank]) for rank in full]
-        return np.array(full, np.int64), np.stack(stacked) if stacked else np.zeros((0, self._length, 0), np.float32)
+        return np.array(full, np.int64), np.stack(stacked) if stacked else np.zeros((0, self.length, 0), np.float32)
 
     def to_state(self) -> list[Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""

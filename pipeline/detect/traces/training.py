@@ -61,7 +61,11 @@ def role_windows(slices: Iterable[Slice], config: WindowConfig) -> Iterator[Role
 
 
 def sequences_of(
-    slices: Iterable[Slice], sequence_count: int, config: WindowConfig, min_peer_count: int = 3
+    slices: Iterable[Slice],
+    sequence_count: int,
+    config: WindowConfig,
+    min_peer_count: int = 3,
+    vocabulary: Vocabulary = PHASE_VOCABULARY,
 ) -> tuple[Singles, int]:
     """Return feature sequences of a job's step phases, and their independent number, as ``sequences_in`` does.
 
@@ -70,9 +74,10 @@ def sequences_of(
         sequence_count: windows of a sequence.
         config: length of a window.
         min_peer_count: fewest ranks of a role; features of smaller roles mean nothing.
+        vocabulary: phases of the features; jobs that do not measure all of them give no sequences.
     """
     found = (window for window in role_windows(slices, config) if window.family == "phases")
-    return sequences_in(found, PHASE_VOCABULARY, sequence_count, min_peer_count)
+    return sequences_in(found, vocabulary, sequence_count, min_peer_count)
 
 
 def sequences_in(
@@ -102,7 +107,7 @@ def sequences_in(
             memory = SequenceMemory(sequence_count)
             continue
         begins.add(window.begin_ns)
-        if np.unique(window.rows.ranks).size < min_peer_count:
+        if np.unique(window.rows.ranks).size < min_peer_count or not window.has_sources_of(vocabulary):
             continue
         summed = sum_up(window.in_words_of(vocabulary), vocabulary.class_count)
         enough = summed.has_enough(EntropyConfig().min_operations_factor)

@@ -7,13 +7,13 @@ the phase ``communication``, and only some ranks send all of theirs (see ``desig
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.op_features import PHASES, OpRows, Vocabulary
+from tocsin.models.op_features import PHASES, REST, OpRows, Vocabulary
 from tocsin.pipeline.core.arrays import array_from, array_state
 from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.detect.abstaining import Abstaining
@@ -24,6 +24,8 @@ from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, CollectiveRec
 PHASE_VOCABULARY = Vocabulary(PHASES)
 """Operation classes of the phases of a step."""
 _PARTS = tuple(f"{name}_seconds" for name in PHASES[:-1])
+_MIN_KNOWN_RATIO = 0.5
+"""Least share of a window's operations that a network must know; of those it does not know it learned nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class RoleWindow:
     Attributes:
         family: one of ``FAMILIES``.
         vocabulary: operation classes of the rows.
-        rows: operations.
+        rows: operations; of phases, all measured phases of one step stand together, in the order of ``PHASES``.
         begin_ns: start of the window.
         end_ns: end of the slice that completed the window.
     """
@@ -68,12 +70,50 @@ class RoleWindow:
     begin_ns: int
     end_ns: int
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Operation classes that this window has, in the order of its vocabulary: phases measured, operations run."""
+        codes = np.flatnonzero(np.bincount(self.rows.classes, minlength=self.vocabulary.class_count))
+        return tuple(self.vocabulary.classes[code] for code in codes.tolist())
+
+    def has_sources_of(self, vocabulary: Vocabulary) -> bool:
+        """Return whether a network of this vocabulary can judge the window.
+
+        All of its phases must be measured. Of collectives and traced operations jobs run different ones: at least half
+        of them must be known to the vocabulary.
+        """
+        if self.family == "phases":
+            return set(vocabulary.words) <= set(self.sources)
+        known = vocabulary.encode(self.vocabulary.classes)[self.rows.classes] < len(vocabulary.words)
+        return bool(known.size) and float(known.mean()) >= _MIN_KNOWN_RATIO
+
+    def in_vocabulary(self, vocabulary: Vocabulary) -> RoleWindow:
+        """Return the window with its operations in the classes of another vocabulary."""
+        return replace(self, vocabulary=vocabulary, rows=self.in_words_of(vocabulary))
+
     def in_words_of(self, vocabulary: Vocabulary) -> OpRows:
-        """Return the operations in the classes of another vocabulary; unknown ones become ``other``."""
+        """Return the operations in the classes of another vocabulary.
+
+        Phases that it does not know are added to the ``rest`` of their step, as if they had not been measured; other
+        operations become ``other``.
+        """
         if vocabulary == self.vocabulary:
             return self.rows
+        if self.family == "phases":
+            return self._with_fewer_phases(vocabulary)
         classes = vocabulary.encode(self.vocabulary.classes)[self.rows.classes]
         return OpRows(self.rows.ranks, classes, self.rows.seconds)
+
+    def _with_fewer_phases(self, vocabulary: Vocabulary) -> OpRows:
+        """Return the steps' phases with those that the vocabulary does not know added to ``rest``."""
+        sources = self.sources
+        kept = [column for column, word in enumerate(sources) if word in vocabulary.words]
+        folded = [column for column in range(len(sources)) if column not in kept]
+        steps = self.rows.seconds.reshape(-1, len(sources)).copy()
+        steps[:, sources.index(REST)] += steps[:, folded].sum(axis=1)
+        ranks = self.rows.ranks.reshape(-1, len(sources))[:, kept]
+        classes = vocabulary.encode(sources[column] for column in kept)
+        return OpRows(ranks.reshape(-1), np.tile(classes, len(steps)), steps[:, kept].reshape(-1))
 
 
 @dataclass(slots=True)
@@ -98,14 +138,23 @@ class TraceWindows(Abstaining):
     _begin_ns: int = 0
 
     def take(self, data: Slice) -> bool:
-        """Take one slice's records; return whether the window is full and ends with this slice."""
+        """Take one slice's records; return whether the window is full and ends with this slice.
+
+        A slice without steps and collectives never ends a window, so it does not matter whether such slices are given:
+        an engine has one a second, a recording may skip them.
+        """
+        told = False
         for record in data.records:
             if isinstance(record, StepBatch):
+                told = True
                 for step in record.rows:
                     self._take_step(step)
             elif isinstance(record, CollectiveBatch):
+                told = True
                 for collective in record.rows:
                     self._take_collective(collective)
+        if not told:
+            return False
         if not self._begin_ns:
             self._begin_ns = data.start_ns if self._steps or self._collectives else 0
             return False

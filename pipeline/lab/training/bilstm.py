@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tocsin.models.bilstm_file import encode_bilstm
 from tocsin.models.bilstm_ocnn import OcnnModel
-from tocsin.models.op_features import FAMILIES, OTHER, PHASES, Vocabulary
+from tocsin.models.op_features import COMMUNICATION, FAMILIES, OTHER, PHASES, Vocabulary, phase_vocabulary
 from tocsin.models.training.bilstm_ocnn_training import AlternationRound, NormalData, OcnnTraining, train
 from tocsin.pipeline.detect.traces.detector import BILSTM
 from tocsin.pipeline.detect.traces.training import Singles, role_windows, sequences_in
@@ -51,8 +51,24 @@ _WORD_COLUMNS: Final = {"collectives": "op_name", "ops": "optype"}
 
 Networks = Mapping[str, OcnnModel]
 """Operation family -> its network."""
-Cut = Mapping[str, tuple[Singles, int]]
-"""Operation family -> a recording's sequences, and how many of them share no window."""
+
+
+class FamilyCut(NamedTuple):
+    """The healthy time of one recording, cut into sequences of one family of operations.
+
+    Attributes:
+        sequences: shape (sequences, windows, features).
+        independent_count: number of sequences that share no window.
+        role_count: number of roles that were compared.
+    """
+
+    sequences: Singles
+    independent_count: int
+    role_count: int
+
+
+Cut = Mapping[str, FamilyCut]
+"""Operation family -> what was cut of a recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +79,14 @@ class FittedNetworks:
         choice: networks with their alarm lines.
         line_factor: chosen one of ``LINE_FACTORS``.
         notes: for each family, how much data it was trained on, or why it has no network; one sentence each.
+        operations: for each family with a network, its ``sources`` (words of the vocabulary), ``recordings``,
+            ``roles`` and ``sequences``, for the card.
     """
 
     choice: Choice[Networks]
     line_factor: float
     notes: tuple[str, ...]
+    operations: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +128,7 @@ def fit_bilstm(
     config = OcnnTraining() if config is None else config
     check_labelled(data)
     check_tables(data, BILSTM)
-    words = _vocabularies(list(for_each(executor, words_at, data.folders, on_progress, "operation names")))
+    words = vocabularies(list(for_each(executor, words_at, data.folders, on_progress, "operation names")))
     orders = [Cutting(folder, words, config.seed) for folder in data.folders]
     cuts: list[Cut] = list(for_each(executor, cut_at, orders, on_progress, "windows"))
     networks, notes = train_networks(cuts, words, config, on_progress)
@@ -119,7 +138,19 @@ def fit_bilstm(
     tried = [BudgetTrial(factor, score) for factor, score in zip(LINE_FACTORS, scores, strict=True)]
     best = choose(tried, budget_per_machine_day)
     chosen: Networks = candidates[LINE_FACTORS.index(best.thing)]
-    return FittedNetworks(Choice(chosen, best.score, best.reason, best.budget_per_machine_day), best.thing, notes)
+    choice = Choice(chosen, best.score, best.reason, best.budget_per_machine_day)
+    return FittedNetworks(choice, best.thing, notes, {family: _operations(cuts, chosen, family) for family in chosen})
+
+
+def _operations(cuts: Sequence[Cut], networks: Networks, family: str) -> dict[str, Any]:
+    """Return what one network was trained on, for the card."""
+    parts = [cut[family] for cut in cuts if len(cut[family].sequences)]
+    return {
+        "sources": list(networks[family].vocabulary.words),
+        "recordings": len(parts),
+        "roles": sum(part.role_count for part in parts),
+        "sequences": sum(len(part.sequences) for part in parts),
+    }
 
 
 def words_at(folder: Path) -> dict[str, tuple[str, ...]] | str:
@@ -128,10 +159,11 @@ def words_at(folder: Path) -> dict[str, tuple[str, ...]] | str:
         recording = read_with_ops(folder)
     except (TocsinError, OSError) as error:
         return str(error)
-    return {family: _words(recording, family, column) for family, column in _WORD_COLUMNS.items()}
+    words = {family: _words(recording, family, column) for family, column in _WORD_COLUMNS.items()}
+    return {"phases": _measured_phases(recording), **words}
 
 
-def cut_at(order: Cutting) -> dict[str, tuple[Singles, int]] | str:
+def cut_at(order: Cutting) -> dict[str, FamilyCut] | str:
     """Return the sequences of a recording's healthy time by family, or a text that says why it cannot be read."""
     try:
         recording = read_with_ops(order.folder)
@@ -142,11 +174,23 @@ def cut_at(order: Cutting) -> dict[str, tuple[Singles, int]] | str:
     fault_spans = [(int(fault["onset_ns"]), int(fault["end_ns"])) for fault in (truth["faults"] if truth else ())]
     draw, found = np.random.default_rng(order.seed), {}
     for family, words in order.words.items():
-        own = (window for window in windows if window.family == family)
+        own = [window for window in windows if window.family == family]
         sequences, independent = sequences_in(own, Vocabulary(words), SEQUENCE_COUNT, struck=fault_spans)
         keep = np.sort(draw.permutation(len(sequences))[:_MOST_SEQUENCES])
-        found[family] = sequences[keep], independent
+        roles = max(Counter(window.begin_ns for window in own).values(), default=0)
+        found[family] = FamilyCut(sequences[keep], independent, roles)
     return found
+
+
+def _measured_phases(recording: Recording) -> tuple[str, ...]:
+    """Return the phases that steps of a recording measure; () without a step that has its communication time."""
+    columns = recording.tables.get("steps", {})
+    waits = columns.get(f"{COMMUNICATION}_seconds")
+    if not isinstance(waits, np.ndarray) or not (told := np.isfinite(waits)).any():
+        return ()
+    found = {name: columns.get(f"{name}_seconds") for name in PHASES}
+    measured = [n for n, column in found.items() if isinstance(column, np.ndarray) and np.isfinite(column[told]).any()]
+    return phase_vocabulary(measured).words
 
 
 def _words(recording: Recording, family: str, column: str) -> tuple[str, ...]:
@@ -155,9 +199,14 @@ def _words(recording: Recording, family: str, column: str) -> tuple[str, ...]:
     return tuple(text.words[code] for code in np.unique(text.codes).tolist()) if isinstance(text, Text) else ()
 
 
-def _vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
-    """Return for each family the names that most recordings have, in alphabetical order."""
-    words: dict[str, tuple[str, ...]] = {"phases": PHASES}
+def vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+    """Return for each family the words of its vocabulary.
+
+    Phases: those that all recordings with step phases measure. Others: the names that most recordings have, in
+    alphabetical order.
+    """
+    phases = [set(one["phases"]) for one in found if one["phases"]]
+    words = {"phases": phase_vocabulary(set.intersection(*phases)).words if phases else ()}
     for family in _WORD_COLUMNS:
         counts = Counter(word for one in found for word in one[family] if word not in ("", OTHER))
         words[family] = tuple(sorted(sorted(counts, key=lambda word: (-counts[word], word))[:_MOST_WORDS]))
@@ -172,11 +221,11 @@ def train_networks(
     notes: list[str] = []
     refused: ModelRefusedError | None = None
     for family in words:
-        parts = [cut[family] for cut in cuts if len(cut[family][0])]
+        parts = [cut[family] for cut in cuts if len(cut[family].sequences)]
         normal = _split(parts, config.seed)
         least = round(1 / config.nu_ratio)
         if normal is None or min(len(normal.training), len(normal.held_out)) < least:
-            count = sum(len(part) for part, _ in parts)
+            count = sum(len(part.sequences) for part in parts)
             text = f"{count} healthy sequences of {SEQUENCE_COUNT} windows in {len(parts)} recordings"
             notes.append(f"{family}: no network: {text}, it takes two recordings with {least} each")
             continue
@@ -191,10 +240,10 @@ def train_networks(
         return networks, tuple(notes)
     if refused is not None:
         raise refused
-    raise RecordingError("recordings", "; ".join(notes))
+    raise RecordingError("recordings", "; ".join(notes) or "no operation is named in them, no step has its phases")
 
 
-def _split(parts: Sequence[tuple[Singles, int]], seed: int) -> NormalData | None:
+def _split(parts: Sequence[FamilyCut], seed: int) -> NormalData | None:
     """Return the recordings' sequences split into training and held-out ones; None with fewer than two recordings."""
     if len(parts) < 2:
         return None
@@ -202,9 +251,9 @@ def _split(parts: Sequence[tuple[Singles, int]], seed: int) -> NormalData | None
     count = max(1, len(parts) // _HELD_OUT_SHARE)
     held_out, training = order[:count], sorted(order[count:])
     return NormalData(
-        np.concatenate([parts[index][0] for index in training]),
-        np.concatenate([parts[index][0] for index in held_out]),
-        sum(parts[index][1] for index in held_out),
+        np.concatenate([parts[index].sequences for index in training]),
+        np.concatenate([parts[index].sequences for index in held_out]),
+        sum(parts[index].independent_count for index in held_out),
     )
 
 

@@ -67,6 +67,7 @@ class _Model:
     choice: Choice[Any]
     thresholds: Mapping[str, Any]
     lines: list[str] = field(default_factory=list)
+    operations: Mapping[str, Any] = field(default_factory=dict)
 
 
 def train(
@@ -120,7 +121,7 @@ def _card(
         trained_at=trained_at,
         code_version=code_version(),
         seed=config.seed,
-        training=data.described(),
+        training={**data.described(), **({"operations": model.operations} if model.operations else {})},
         settings={
             "budget_per_machine_day": None
             if math.isinf(config.budget_per_machine_day)
@@ -186,7 +187,7 @@ def _bilstm(data: TrainingSet, config: TrainingConfig, executor: Executor, on_pr
     if unlabelled:
         lines.append(f"{unlabelled} recordings without truth.json teach the networks, and no line")
     lines.append(f"alarm line {fitted.line_factor:g} times the one of training; F1 {_f1(fitted.choice.score)}")
-    return _Model(encode_bilstm(networks), BILSTM_FORMAT, fitted.choice, thresholds, lines)
+    return _Model(encode_bilstm(networks), BILSTM_FORMAT, fitted.choice, thresholds, lines, fitted.operations)
 
 
 def _minder(data: TrainingSet, config: TrainingConfig, executor: Executor, on_progress: Progress | None) -> _Model:

@@ -73,6 +73,8 @@ def test_a_network_taught_by_healthy_time_names_the_slow_rank_of_an_unseen_job(
     assert found.choice.thing[family].vocabulary.words == (PHASES if family == "phases" else OP_TYPES)
     assert {line["suspects"][0]["name"] for line in opinion.lines} == ({"n3"} if "topology" in tables else {"3"})
     assert {line["metric"] for line in opinion.lines} == {f"{family}_distribution"}
+    assert found.operations[family]["sources"] == list(found.choice.thing[family].vocabulary.words)
+    assert (found.operations[family]["recordings"], found.operations[family]["roles"]) == (13, 13)
     assert (quiet.lines, quiet.reason) == ((), None)
     assert any(note.startswith(f"{family}: taught by") for note in found.notes)
 
@@ -138,8 +140,29 @@ def test_without_a_truth_there_is_no_line(tmp_path: Path) -> None:
 def test_words_of_operations_come_from_the_recordings(tmp_path: Path) -> None:
     folder = written(tmp_path / "a", traced(20, 1, tables=OPS_ONLY))
 
-    assert words_at(folder) == {"collectives": (), "ops": OP_TYPES}
+    assert words_at(folder) == {"phases": (), "collectives": (), "ops": OP_TYPES}
     assert "no such folder" in str(words_at(tmp_path / "gone"))
+
+
+def test_phases_are_those_that_all_recordings_measure(tmp_path: Path) -> None:
+    full, fewer = traced(20, 1), traced(20, 2)
+    steps = {name: column for name, column in fewer.tables["steps"].items() if name != "forward_seconds"}
+    folders = [
+        written(tmp_path / "full", full),
+        written(tmp_path / "fewer", replace(fewer, tables={**fewer.tables, "steps": steps})),
+        written(tmp_path / "ops", traced(20, 3, tables=OPS_ONLY)),
+    ]
+    found = [words_at(folder) for folder in folders]
+
+    assert [one["phases"] for one in found if isinstance(one, dict)] == [
+        PHASES,
+        tuple(name for name in PHASES if name != "forward"),
+        (),
+    ]
+    assert bilstm.vocabularies(found) == {  # type: ignore[arg-type]  # all were read
+        "phases": tuple(name for name in PHASES if name != "forward"),
+        "ops": OP_TYPES,
+    }
 
 
 def test_the_same_seed_gives_the_same_file_and_another_one_another(base: Path) -> None:
