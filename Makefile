@@ -15,7 +15,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 # A uv that works on the PATH serves; otherwise one of our own in .uv/, never in the system's Python.
 UV := $(shell if uv --version >/dev/null 2>&1; then echo uv; else echo .uv/bin/uv; fi)
 
-.PHONY: help install runbooks dashboards run test coverage test-gate test-wheel test-slow peers test-peers peers-kube test-peers-kube lint format bench bench-stream bench-quiet bench-detect models parity chaos properties mutants attack lock sbom digests clean distclean
+.PHONY: help install runbooks dashboards run test coverage test-gate test-wheel test-slow peers test-peers peers-kube test-peers-kube lint format bench bench-stream bench-quiet bench-detect bench-whatif models parity chaos properties mutants attack lock sbom digests clean distclean
 
 help:
 	@echo "make install    .venv with everything (about 6 GB, minutes the first time)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
 	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
 	@echo "make bench-quiet   healthy jobs of up to thousands of machines: is anybody accused?  make bench-detect: machines a second"
+	@echo "make bench-whatif  how fast tocsin whatif is, beside a simulation of one operation at a time, and its memory"
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"
 	@echo "make chaos      the same while each part is killed with -9, at least 20 times each (half an hour)"
 	@echo "make properties the controller of actions, 2,000 runs of 50 steps;  make mutants: it misses each guard that is left out"
@@ -149,6 +150,10 @@ bench-quiet: install
 
 bench-detect: install
 	@$(BIN)/python -m tests.bench.detect $(ARGS)
+
+# ARGS="--workers 125 500": some sizes of jobs
+bench-whatif: install
+	@$(BIN)/python -m tests.bench.whatif $(ARGS)
 
 # ARGS="simulated dumps": some of the recordings; ARGS="--also FOLDER": recordings of your own
 parity: install

@@ -6,6 +6,7 @@ operation are left out and listed.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,35 +127,44 @@ def arrange(trace: OpTrace) -> TraceArrays:
             that hold the same operations.
     """
     _check(trace)
-    steps, step_of = np.unique(trace.step, return_inverse=True)
-    dp_ranks, dp_of = np.unique(trace.dp_rank, return_inverse=True)
-    key = _keys(trace)
-    kept, template_cell = _complete_steps(key, step_of * dp_ranks.size + dp_of, (steps.size, dp_ranks.size))
-    order = np.flatnonzero(step_of * dp_ranks.size + dp_of == template_cell)
-    order = order[np.argsort(key[order], kind="stable")]
-    template = key[order]
-    rows = np.flatnonzero(kept[step_of])
-    position = (np.cumsum(kept) - 1)[step_of[rows]]
-    shape = (template.size, int(kept.sum()), dp_ranks.size)
-    cell = (np.searchsorted(template, key[rows]), position, dp_of[rows])
-    start, end = (np.zeros(shape) for _ in range(2))
-    start[cell] = trace.start_seconds[rows]
-    end[cell] = _ends(trace)[rows]
-    duration = np.zeros(shape)
-    duration[cell] = trace.duration_seconds[rows]
-    start, end = _from_step_start(start, end)
+    (steps, step_of), (dp_ranks, dp_of) = _places(trace.step), _places(trace.dp_rank)
+    cell_of, shape = step_of * dp_ranks.size + dp_of, (steps.size, dp_ranks.size)
+    keys, key_of = _keys(trace, shape[0] * shape[1])
+    kept, template_cell = _complete_steps(keys.size, key_of, cell_of, shape)
+    rows = np.flatnonzero(cell_of == template_cell)
+    rows = rows[np.argsort(key_of[rows], kind="stable")]
+    index_of = np.full(keys.size, -1)
+    index_of[key_of[rows]] = np.arange(rows.size)
+    chosen = slice(None) if kept.all() else np.flatnonzero(kept[step_of])
+    step_position = (np.cumsum(kept) - 1)[step_of[chosen]]
+    size = (rows.size, int(kept.sum()), dp_ranks.size)
+    flat = (index_of[key_of[chosen]] * size[1] + step_position) * size[2] + dp_of[chosen]
+    ends = _ends(trace)
+    start, end, duration = (
+        _spread(values[chosen], flat, size) for values in (trace.start_seconds, ends, trace.duration_seconds)
+    )
+    first = start.min(axis=(0, 2), keepdims=True)
+    start -= first
+    end -= first
     stage_count = int(trace.stage.max()) + 1
     ranks = np.zeros((dp_ranks.size, stage_count), np.int64)
     ranks[dp_of, trace.stage] = trace.rank
-    ops = _template_ops(trace, order)
+    ops = _template_ops(trace, rows, ends)
     return TraceArrays(ops, steps[kept], steps[~kept], dp_ranks, stage_count, ranks, start, end, duration)
+
+
+def _spread(values: FloatArray, flat: IntArray, size: tuple[int, int, int]) -> FloatArray:
+    """Return the values of rows in an array of this size, each at its flat index."""
+    found = np.empty(size)
+    found.ravel()[flat] = values
+    return found
 
 
 def _check(trace: OpTrace) -> None:
     """Check types, stages and times; raises ``FieldError``."""
     if not trace.step.size:
         raise FieldError("rows", 0, "at least one operation")
-    for code in np.unique(trace.optype).tolist():
+    for code in np.flatnonzero(np.bincount(trace.optype)).tolist():
         if trace.words[code] not in optypes.KNOWN:
             row = int(np.flatnonzero(trace.optype == code)[0])
             raise FieldError(f"optype[{row}]", trace.words[code], f"one of {', '.join(optypes.KNOWN)}")
@@ -162,46 +172,83 @@ def _check(trace: OpTrace) -> None:
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise FieldError(f"{name}[{bad[0]}]", float(values[bad[0]]), "a finite number")
-    stages = np.unique(trace.stage)
+    stages, _ = _places(trace.stage)
     if not np.array_equal(stages, np.arange(stages.size)):
         raise FieldError("stage", stages.tolist(), "0 and all up to the last stage")
 
 
-def _keys(trace: OpTrace) -> IntArray:
-    """Return one number for type, sequence and stage of each row, so that equal operations have equal numbers."""
+def _places(values: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct values, ascending, and the place of each row's value among them.
+
+    Linear where the values are as dense as ranks and steps are; sorted otherwise.
+    """
+    low = int(values.min())
+    if int(values.max()) - low > _SPARSE_FACTOR * values.size + _SPARSE_LEAST:
+        found, places = np.unique(values, return_inverse=True)
+        return found, places.astype(np.int64)
+    offset = values - low
+    is_there = np.zeros(int(offset.max()) + 1, bool)
+    is_there[offset] = True
+    return np.flatnonzero(is_there) + low, (np.cumsum(is_there) - 1)[offset]
+
+
+_SPARSE_FACTOR, _SPARSE_LEAST = 4, 1_000
+"""Values are dense if their range is at most this many times their number, plus the second figure."""
+
+
+def _keys(trace: OpTrace, cell_count: int) -> tuple[IntArray, IntArray]:
+    """Return one number for each type, sequence and stage, and the place of each row's number among them.
+
+    Args:
+        trace: the rows.
+        cell_count: steps x data-parallel ranks.
+
+    Raises:
+        FieldError: a sequence number is negative, or there are more operations than one step can have.
+    """
     number = {word: optypes.KNOWN.index(word) for word in trace.words if word in optypes.KNOWN}
     code = np.array([number.get(word, -1) for word in trace.words], np.int64)[trace.optype]
     low = int(trace.seq_id.min())
     if low < 0:
         raise FieldError(f"seq_id[{int(trace.seq_id.argmin())}]", low, "at least 0")
     sequences, stages = int(trace.seq_id.max()) + 1, int(trace.stage.max()) + 1
-    key: IntArray = (code * sequences + trace.seq_id) * stages + trace.stage
-    return key
+    if sequences > trace.seq_id.size:
+        row = int(trace.seq_id.argmax())
+        raise FieldError(f"seq_id[{row}]", int(trace.seq_id[row]), "below the number of rows")
+    keys, key_of = _places((code * sequences + trace.seq_id) * stages + trace.stage)
+    if keys.size * cell_count > _MOST_GAPS * trace.seq_id.size + _SPARSE_LEAST:
+        must = f"operations that most steps have (there are {keys.size} different ones)"
+        raise FieldError("seq_id", f"{trace.seq_id.size} rows in {cell_count} steps and ranks", must)
+    return keys, key_of
 
 
-def _complete_steps(key: IntArray, cell: IntArray, shape: tuple[int, int]) -> tuple[npt.NDArray[np.bool_], int]:
+_MOST_GAPS = 20
+"""Most times that the steps may lack operations: beyond, the rows are no trace, and take too much memory."""
+
+
+def _complete_steps(
+    key_count: int, key_of: IntArray, cell_of: IntArray, shape: tuple[int, int]
+) -> tuple[npt.NDArray[np.bool_], int]:
     """Return which steps hold the most frequent set of operations on all ranks, and the first such cell.
 
     Args:
-        key: operation of each row.
-        cell: step and data-parallel rank of each row as one number.
+        key_count: number of different operations.
+        key_of: operation of each row.
+        cell_of: step and data-parallel rank of each row as one number.
         shape: number of steps and of data-parallel ranks.
 
     Raises:
         FieldError: one operation stands there twice, or fewer than half of the steps are complete.
     """
-    order = np.lexsort((key, cell))
-    twice = np.flatnonzero((np.diff(key[order]) == 0) & (np.diff(cell[order]) == 0))
-    if twice.size:
-        row = int(order[twice[0] + 1])
+    is_there = np.zeros((shape[0] * shape[1], key_count), bool)
+    is_there[cell_of, key_of] = True
+    if int(is_there.sum()) < key_of.size:
+        flat = cell_of * key_count + key_of
+        order = np.argsort(flat, kind="stable")
+        row = int(order[np.flatnonzero(np.diff(flat[order]) == 0)[0] + 1])
         raise FieldError(f"seq_id[{row}]", "the same operation twice", "different in one step of one worker")
-    counts = np.bincount(cell, minlength=shape[0] * shape[1])
-    begins = np.concatenate([[0], np.cumsum(counts)])
-    signatures = [key[order[begins[at] : begins[at + 1]]].tobytes() for at in range(counts.size)]
-    tally: dict[bytes, int] = {}
-    for signature in signatures:
-        tally[signature] = tally.get(signature, 0) + 1
-    usual = max(tally, key=lambda signature: tally[signature])
+    signatures = [packed.tobytes() for packed in np.packbits(is_there, axis=1)]
+    usual = Counter(signatures).most_common(1)[0][0]
     complete = np.array([signature == usual for signature in signatures]).reshape(shape).all(axis=1)
     if complete.sum() < max(1.0, _LEAST_COMPLETE_RATIO * shape[0]):
         must = "at least half of the steps, on every data-parallel rank"
@@ -219,15 +266,8 @@ def _ends(trace: OpTrace) -> FloatArray:
     return ends.astype(np.float64)
 
 
-def _from_step_start(start: FloatArray, end: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return starts and ends counted from the step's first start."""
-    first = start.min(axis=(0, 2), keepdims=True)
-    return start - first, end - first
-
-
-def _template_ops(trace: OpTrace, rows: IntArray) -> tuple[TemplateOp, ...]:
+def _template_ops(trace: OpTrace, rows: IntArray, ends: FloatArray) -> tuple[TemplateOp, ...]:
     """Return the operations of one step of one data-parallel rank."""
-    ends = _ends(trace)
     return tuple(
         TemplateOp(
             index,
