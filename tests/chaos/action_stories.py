@@ -40,7 +40,8 @@ class ActionStory:
         number: of the story, from 0.
         begin_ns: when the verdict is confirmed.
         is_cancelled: a person takes the action back as soon as it is shown; how far it is by then is chance.
-        is_short: its verdict expires after a few seconds; whether the action is begun before is chance.
+        is_short: its verdict expires after a few seconds; whether the action is begun before is chance, and where the
+            controller was away for so long there is none.
         is_withdrawn: the engine cancels the verdict when an executor is about to begin; who is first is chance.
         is_undone: a person takes the action back after it was done.
     """
@@ -103,6 +104,10 @@ class ActionStory:
             job=self.job,
             expires_ns=self.begin_ns + seconds * NS_PER_SECOND,
         )
+
+    def is_stale(self, now_ns: int) -> bool:
+        """Whether its verdict has expired."""
+        return now_ns >= self.verdict().expires_ns
 
     def withdrawal(self, now_ns: int) -> Verdict:
         """Return the update with which the engine takes its verdict back."""

@@ -22,8 +22,8 @@ from tocsin.schemas.action_states import ActionState
 
 ROLES: Final = (ENGINE, EXECUTOR)
 """Who is killed."""
-_KINDS: Final = ("freeze", "kill", "nan", "crash")
-"""Faults after which the shipped policy starts the job again, from the last checkpoint or an earlier one."""
+_KINDS: Final = ("freeze", "kill", "crash")
+"""Faults after which the shipped policy starts the job again."""
 _UNDER_WAY: Final = frozenset({ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED})
 _LOOK_SECONDS: Final = 0.05
 _LONGEST_CALM_SECONDS: Final = 7.0

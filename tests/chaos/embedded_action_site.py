@@ -17,7 +17,7 @@ from tocsin.cli.action_settings import PUBLIC_FILE, controller_key
 from tocsin.cli.cluster.process import Child, Program
 from tocsin.cli.paths import control_socket, credentials_file
 from tocsin.pipeline.actions.executors.job_desk import RunningJob
-from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
+from tocsin.pipeline.identity.message_signatures import new_signing_key
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credential_store import read_credentials, write_credentials
@@ -50,7 +50,7 @@ class EmbeddedActionSite:
         self.agents = Agents(folder, self.address)
         controller_key(self.data)
         self._key = new_signing_key(Role.EXECUTOR, "job", time.time_ns())
-        write_credentials(credentials_file(self.data), (public_half(self._key),))
+        write_credentials(credentials_file(self.data), (self._key,))
         write_credentials(folder / "executor.json", (self._key,))
         self.jobs = JobStub(read_credentials(self.data / PUBLIC_FILE))
         self._thread = threading.Thread(target=self.jobs.serve_forever, args=(0.1,), daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import socketserver
@@ -57,7 +58,9 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         line = self.rfile.readline()
         if line.endswith(b"\n"):  # a program that was killed meanwhile asks for nothing
-            self.wfile.write(json.dumps(self.server.answer(json.loads(line))).encode())
+            answer = json.dumps(self.server.answer(json.loads(line))).encode()
+            with contextlib.suppress(OSError):  # who asked was killed
+                self.wfile.write(answer)
 
 
 def write_programs(folder: Path, path: Path) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from tests.pipeline.actions.guard_books import GuardBooks
 from tests.pipeline.actions.kit import CLUSTER, KINDS, ScriptedLadder
 from tocsin.pipeline.actions.config import BreakerConfig, BudgetLimit, BudgetScope, ControllerConfig
 from tocsin.pipeline.actions.controller import ActionController
@@ -119,8 +120,13 @@ class World:
         """Action -> machines of it for which something was said that brings them back."""
         self.known_done: dict[str, int] = {}
         """Action -> when the controller heard that it was done."""
+        self.without_place: set[str] = set()
+        """Actions on machines that were out already."""
         self.work: Maintenance | None = None
-        self.is_alive = True
+        self.is_alive = self.is_executor_alive = True
+        self.books = GuardBooks(config, JOB_NAMES)
+        self.told_ns = dict.fromkeys((*JOB_NAMES, *HOSTS), 0)
+        """When a job or a machine was told last."""
         for job in JOB_NAMES:
             self.tell_job(job)
         for host in HOSTS:
@@ -130,10 +136,13 @@ class World:
     # what is said to the controller
 
     def beat(self) -> None:
-        """Engine and executors say that they are alive."""
-        self.heartbeat_ns = self.now_ns
-        self.hear(EngineHeartbeat(CLUSTER, EngineWay.EMBEDDED, self.now_ns))
-        self.hear(ExecutorHeard(CLUSTER, "ex0", KINDS, self.now_ns))
+        """Engine and executors say that they are alive, as far as they are."""
+        if self.is_alive:
+            self.heartbeat_ns = self.now_ns
+            self.hear(EngineHeartbeat(CLUSTER, EngineWay.EMBEDDED, self.now_ns))
+        if self.is_executor_alive:
+            self.books.heard_ns = max(self.books.heard_ns, self.now_ns)
+            self.hear(ExecutorHeard(CLUSTER, "ex0", KINDS, self.now_ns))
 
     def hear(self, told: ActionEvent) -> None:
         """Tell the controller an event."""
@@ -142,12 +151,15 @@ class World:
 
     def tell_machine(self, host: str) -> None:
         """Tell the controller a machine's present boot."""
-        self.hear(MachineFacts(CLUSTER, host, self.now_ns, boot_id=self.boot_id(host), leaf=f"leaf{int(host[1]) % 2}"))
+        ts_ns = self.told_ns[host] = max(self.now_ns, self.told_ns[host] + 1)  # its own clock does not go back
+        self.hear(MachineFacts(CLUSTER, host, ts_ns, boot_id=self.boot_id(host), leaf=f"leaf{int(host[1]) % 2}"))
 
     def tell_job(self, job: str) -> None:
-        """Tell the controller a job's present attempt: half of the machines each."""
+        """Tell the controller a job's present attempt and means: half of the machines each."""
         hosts = HOSTS[: len(HOSTS) // 2] if job == "a" else HOSTS[len(HOSTS) // 2 :]
-        self.hear(JobFacts(JobKey(CLUSTER, job, self.attempts[job]), self.now_ns, hosts=hosts, may_shrink=True))
+        ts_ns = self.told_ns[job] = max(self.now_ns, self.told_ns[job] + 1)
+        key, (spare_count, may_shrink) = JobKey(CLUSTER, job, self.attempts[job]), self.books.means[job]
+        self.hear(JobFacts(key, ts_ns, hosts=hosts, spare_count=spare_count, may_shrink=may_shrink))
 
     def boot_id(self, host: str) -> str:
         """The boot id of a machine."""
@@ -163,8 +175,8 @@ class World:
 
     def tick(self) -> None:
         """Let the controller see the present time."""
-        if self.is_alive:
-            self.beat()
+        self.books.on_time(self.now_ns)
+        self.beat()
         self.publish(self.controller.on_time(self.now_ns))
 
     def publish(self, actions: list[Action]) -> None:
@@ -325,6 +337,8 @@ class World:
         assert before is None or (action.revision, action.target) == (before.revision + 1, before.target)
         if before is not None and before.state in {S.DONE, S.UNDONE} and action.kind is not ActionKind.NOTIFY:
             assert action.state in {S.DONE, S.UNDOING, S.UNDONE}, f"{before.state} became {action.state}"
+        if before is None:
+            self.books.on_new(action, self.now_ns)
         is_granted = action.state is S.CLAIMED and (before is None or before.state is not S.CLAIMED)
         if is_granted:
             self.check_granted(action)
@@ -361,10 +375,20 @@ class World:
             is_vetoed = said_ns is not None and self.now_ns - said_ns < self.config.veto_seconds * NS_PER_SECOND
             assert not (is_vetoed and action.kind in HARD_KINDS), f"{what}: vetoed"
         self.check_budget(action)
+        done = {one.action.action_id: one.at_ns for one in self.effects}
+        self.books.check_granted(action, self.latest, self.now_ns)
+        if action.action_id not in self.approved:
+            self.books.check_unproven(action, self.latest, done, self.now_ns)
 
     def check_budget(self, action: Action) -> None:
-        """Check that budgets have a place for an action, by what executors did and hold."""
+        """Check that budgets have a place for an action, by what executors did and hold.
+
+        Where all its machines are out by others it needs none.
+        """
         if action.kind not in HARD_KINDS or action.target.is_leaf():
+            return
+        if all({one.action_id for one in self.taken(host)} - {action.action_id} for host in action.target.hosts):
+            self.without_place.add(action.action_id)
             return
         held = [
             one
@@ -377,11 +401,11 @@ class World:
             for one in self.effects
             if one.at_ns > since_ns and one.action.kind in HARD_KINDS and one.action.action_id != action.action_id
         ]
-        names = {one.action_id: self.places(one) for one in (*held, *recent)}
+        names = {one.action_id: self.places(one) for one in (*held, *recent) if one.action_id not in self.without_place}
         assert sum(names.values()) + self.places(action) <= MOST_COUNT, f"{action.target.hosts}: budget exceeded"
         out = {one.action_id: self.places(one) for one in self.latest.values() if self.is_taken(one)}
         out.update({one.action_id: self.places(one) for one in held})
-        out.pop(action.action_id, None)
+        out = {name: count for name, count in out.items() if name not in self.without_place | {action.action_id}}
         assert sum(out.values()) + self.places(action) <= MOST_COUNT, f"{action.target.hosts}: too many out at once"
 
     def places(self, action: Action) -> int:

@@ -76,6 +76,40 @@ class ActionMachine(RuleBasedStateMachine):
     def strike(self, host: str, kind: ActionKind, cause: str, has_witnesses: bool, state: VerdictState) -> None:
         self._strike((host,), kind, cause, has_witnesses=has_witnesses, state=state)
 
+    @rule()
+    def recover(self) -> None:
+        """Engine and executors live, what executors said arrives, and each job can go on with fewer machines."""
+        world = self.world
+        self._deliver_all()
+        world.is_alive = world.is_executor_alive = True
+        world.tick()
+        for job in JOB_NAMES:
+            world.books.means[job] = (0, True)
+            world.tell_job(job)
+
+    @rule(host=st.sampled_from(("n0", "n1", "n4")), kind=kinds, cause=causes, is_well=st.booleans())
+    def strike_and_carry_out(self, host: str, kind: ActionKind, cause: str, is_well: bool) -> None:
+        if is_well:
+            self.recover()
+        self._strike((host,), kind, cause)
+        self._carry_out_newest()
+
+    @rule(cause=causes)
+    def trickle(self, cause: str) -> None:
+        """One machine after the other shows a class, is evicted, passes a check and comes back."""
+        for host in HOSTS[:3]:
+            self.strike_and_carry_out(host, ActionKind.EVICT, cause, is_well=True)
+            self.check_passes(host)
+            self._carry_out_newest()
+            self.wait(4000)
+
+    @rule(names=st.sampled_from((HOSTS[:2], HOSTS[4:6])), cause=causes)
+    def disbelieve(self, names: tuple[str, ...], cause: str) -> None:
+        """A person calls two verdicts about machines of one job wrong."""
+        for host in names:
+            self._strike((host,), ActionKind.DRAIN, cause)
+            self._say_feedback(f"v{self.count}", is_true=False)
+
     @rule(cause=causes)
     def strike_leaf(self, cause: str) -> None:
         leaf = Component(ComponentKind.LEAF, "leaf0")
@@ -129,8 +163,16 @@ class ActionMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def carry_out(self, pick: int) -> None:
         action = self._pick(pick, S.APPROVED, S.UNDOING)
-        if action is None:
-            return
+        if action is not None:
+            self._carry_out(action)
+
+    def _carry_out_newest(self) -> None:
+        found = [one for one in self.world.latest.values() if one.verdict_id == f"v{self.count}"]
+        for action in found:
+            if action.state in {S.APPROVED, S.UNDOING} and action.kind is not ActionKind.NOTIFY:
+                self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
         self._deliver_all()
         self.world.ack(action, AckKind.CLAIMED, "ex0")
         self._deliver_all()
@@ -167,6 +209,18 @@ class ActionMachine(RuleBasedStateMachine):
     @rule(is_alive=st.booleans())
     def engine(self, is_alive: bool) -> None:
         self.world.is_alive = is_alive
+
+    @rule(is_alive=st.booleans())
+    def executor(self, is_alive: bool) -> None:
+        self.world.is_executor_alive = is_alive
+
+    @rule(job=st.sampled_from(JOB_NAMES), means=st.sampled_from(((0, False), (1, False), (2, False))), cause=causes)
+    def job_tells(self, job: str, means: tuple[int, bool], cause: str) -> None:
+        """How many machines can take the place of another; the job cannot go on without, and one is struck."""
+        self.recover()
+        self.world.books.means[job] = means
+        self.world.tell_job(job)
+        self.strike_and_carry_out("n1" if job == "a" else "n4", ActionKind.EVICT, cause, is_well=False)
 
     @rule()
     def crash(self) -> None:
@@ -229,6 +283,8 @@ class ActionMachine(RuleBasedStateMachine):
     def check_proves_nothing(self, host: str, is_passed: bool) -> None:
         """At rest, or failed: nothing comes back."""
         world = self.world
+        if not is_passed:
+            world.books.on_proven(one for one in world.latest.values() if host in one.target.hosts)
         world.hear(CheckResult(CLUSTER, host, world.boot_id(host), "burn", is_passed, not is_passed, world.now_ns))
 
     @rule(host=hosts, step_count=st.sampled_from((9, 10)))
@@ -241,15 +297,18 @@ class ActionMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, is_true=st.booleans())
     def feedback(self, pick: int, is_true: bool) -> None:
+        if self.world.verdicts:
+            self._say_feedback(sorted(self.world.verdicts)[pick % len(self.world.verdicts)], is_true=is_true)
+
+    def _say_feedback(self, name: str, *, is_true: bool) -> None:
         world = self.world
-        if not world.verdicts:
-            return
-        name = sorted(world.verdicts)[pick % len(world.verdicts)]
         told = Feedback(CLUSTER, name, is_true, "", "operator:eve", world.now_ns)
+        mine = [one for one in world.latest.values() if one.verdict_id == name]
         if is_true:
+            world.books.on_proven(mine)
             world.hear(told)
             return
-        mine = [one for one in world.latest.values() if one.verdict_id == name]
+        world.books.on_wrong(mine, world.now_ns)
         world.release(told, tuple({host for one in mine for host in one.target.hosts}))
         world.stopped |= {
             one.action_id
