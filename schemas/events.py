@@ -25,6 +25,8 @@ HOST_FACTS: Final = "host_facts"
 NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm|local_…" (its own), "value": "nan|inf|-inf"}
 
 INCIDENT_CLOSE: Final = "incident_close"  # {"id": a verdict's, "note", "actor": "uid:1000"}; only the control socket
+ACTION_CHANGE: Final = "action_change"
+# {"id", "verdict_id", "kind", "state", "changed_ns", "signature"}: an action on the job changed; only the controller
 CONTROL_HOST: Final = "engine:control"  # the host of what the control socket says
 
 HELLO: Final = "hello"  # {"pid", "world_size", "hook_version"}: a rank's hook said hello for the first time

@@ -81,6 +81,9 @@ class Principal:
                 return
             text = f"{events.INCIDENT_CLOSE} from {self.label}: close incidents over the control socket"
             raise IdentityError(IdentityRefusal.CLOSE_REFUSED, text)
+        if isinstance(record, Event) and record.name == events.ACTION_CHANGE and self.role is not Role.PLAYER:
+            text = f"{events.ACTION_CHANGE} from {self.label}: only the controller tells of actions, with its own key"
+            raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
         if self.role in _SILENT:
             text = f"{type(record).__name__} from {self.label}: this role sends no records"
             raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)

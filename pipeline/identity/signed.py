@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tocsin.pipeline.identity.principal import BY_SIGNATURE, Principal
 from tocsin.schemas.credential_store import CredentialStore
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role
 from tocsin.schemas.errors import IdentityError
+from tocsin.schemas.events import ACTION_CHANGE
 from tocsin.schemas.model_announcement import ModelAnnouncement
 from tocsin.schemas.reasons import IdentityRefusal
-from tocsin.schemas.records import Record, Tick
+from tocsin.schemas.records import Event, Record, Tick
 from tocsin.schemas.signatures import Signer, signature_of
+
+if TYPE_CHECKING:
+    from tocsin.pipeline.identity.action_records import ActionRecordChecker
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class SignedRecords:
         self._store = store
         self._allow_player = allow_player
         self._signers: dict[bytes, _KnownSigner] = {}
+        self._controllers: ActionRecordChecker | None = None
 
     @classmethod
     def of_config(cls, config: SignatureConfig) -> SignedRecords | None:
@@ -71,6 +76,7 @@ class SignedRecords:
         """Reload the credentials file if it changed."""
         if self._store.refresh():
             self._signers.clear()
+            self._controllers = None
 
     def check(self, record: Record, data: bytes) -> int:
         """Check that a record is signed by someone who may send it; ticks need no signature.
@@ -89,6 +95,9 @@ class SignedRecords:
         if isinstance(record, Tick):
             return len(data)
         found = signature_of(data)
+        if found is None and isinstance(record, Event) and record.name == ACTION_CHANGE:
+            self._check_action(record)
+            return len(data)
         if found is None:
             raise IdentityError(IdentityRefusal.UNSIGNED, "the record has no signature, and this engine asks for one")
         known = self._signers.get(found.key_id) or self._learn(found.key_id)
@@ -102,6 +111,14 @@ class SignedRecords:
             raise IdentityError(IdentityRefusal.KEY_REVOKED, f"{known.credential.key_id} was revoked before the record")
         known.principal.check(record)
         return found.start_byte_count
+
+    def _check_action(self, record: Event) -> None:
+        """Check that a controller signed what a record tells of an action; raise ``IdentityError`` if not."""
+        from tocsin.pipeline.identity.action_records import ActionRecordChecker  # cryptography: only here
+
+        if self._controllers is None:
+            self._controllers = ActionRecordChecker(self._store.all())
+        self._controllers.check_record(record)
 
     def _learn(self, raw: bytes) -> _KnownSigner:
         """Look up a key id, remember its signer for later records, and return it.

@@ -11,6 +11,7 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Event, EventSource, JobKey, Severity, Slice
 from tocsin.schemas.verdicts import Evidence, FaultKind, VerdictState
 
+_NO_SIGNS: Final = frozenset({events.INCIDENT_CLOSE, events.ACTION_CHANGE})
 CLOSED_BY_HUMAN_MARK: Final = 2
 """The value of ``ClosedVerdict.had_suspects`` of a verdict that a person closed."""
 
@@ -31,11 +32,15 @@ def close_event(job: JobKey, verdict_id: str, note: str, actor: str, ts_ns: int)
 
 
 def without_closings(fast: Slice) -> tuple[Slice, list[Event]]:
-    """Return a slice without the events that close incidents, and these events."""
-    found = [one for one in fast.records if isinstance(one, Event) and one.name == events.INCIDENT_CLOSE]
+    """Return a slice without what is said of incidents and actions, and the events that close incidents.
+
+    Neither is a sign of the job.
+    """
+    found = [one for one in fast.records if isinstance(one, Event) and one.name in _NO_SIGNS]
     if not found:
         return fast, found
-    return replace(fast, records=tuple(one for one in fast.records if one not in found)), found
+    left = replace(fast, records=tuple(one for one in fast.records if one not in found))
+    return left, [one for one in found if one.name == events.INCIDENT_CLOSE]
 
 
 def said_by(event: Event) -> Evidence:

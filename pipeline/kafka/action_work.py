@@ -17,9 +17,11 @@ from typing import Final
 from tocsin.pipeline.actions.controller import ActionController
 from tocsin.pipeline.actions.policy.heard_codes import concerns_policy
 from tocsin.pipeline.actions.reasons import ActionReason
+from tocsin.pipeline.identity.action_records import ActionRecordSigner
 from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
 from tocsin.pipeline.kafka.action_facts import StatusFacts
 from tocsin.pipeline.kafka.consumer_api import Message
+from tocsin.pipeline.kafka.told_actions import ToldActions
 from tocsin.pipeline.kafka.topic_sink import Check
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.stores.report_codec import decode_status
@@ -42,7 +44,7 @@ from tocsin.schemas.kafka.topics import (
 )
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.operator_requests import decode_taken
-from tocsin.schemas.records import NS_PER_SECOND, Event, Record
+from tocsin.schemas.records import NS_PER_SECOND, Event, Record, Tick
 from tocsin.schemas.signatures import SIGNATURE_HEADER
 from tocsin.schemas.verdicts import VerdictState
 from tocsin.schemas.wire.codec import Kind, decode, peek
@@ -127,6 +129,9 @@ class ActionWork:
         self._facts = StatusFacts(self.controller.config.quiet_step_count)
         self._outputs: list[Output] = []
         self._kept = {name: hash(data) for name, data in state.items()}
+        signer = self._parties.signer
+        self._told_actions = ToldActions(None if signer is None else ActionRecordSigner(signer.credential))
+        self._tick_ns = 0
         self._settled_ns = 0
         self._stepped_ns = 0
         self._shown: tuple[Action, ...] = ()
@@ -154,6 +159,7 @@ class ActionWork:
                 self._read(message, checker, now_ns)
             except (SchemaError, IdentityError) as error:
                 self._refuse(message, error)
+        self._outputs += self._told_actions.due(self._tick_ns, now_ns)
         if now_ns - self._stepped_ns >= _STEP_NS:
             self._stepped_ns = now_ns
             for fact in self._facts.due(self._told(), now_ns, with_heartbeats=now_ns >= self._settled_ns):
@@ -206,22 +212,27 @@ class ActionWork:
             self._emit(self.controller.on_verdict(verdict, now_ns))
 
     def _read_record(self, value: bytes, now_ns: int) -> None:
-        """Take a record of an agent; of those the controller hears events of hardware.
+        """Take a record of an agent; of those the controller hears events of hardware. Ticks tell how far the job is.
 
         Raises:
             SchemaError: it cannot be read.
             IdentityError: its signature is missing or wrong.
         """
-        if peek(value).kind is not Kind.EVENT:
+        if peek(value).kind not in (Kind.EVENT, Kind.TICK):
             return
         record = decode(value)
+        if isinstance(record, Tick):
+            self._tick_ns = max(self._tick_ns, record.ts_ns)
         if isinstance(record, Event) and concerns_policy(record):
             self._parties.check_record(record, value)
             self._facts.quiet.on_sign(record.job.cluster, record.host)
             self._emit(self.controller.on_hardware(record, now_ns))
 
     def _emit(self, actions: Iterable[Action]) -> None:
-        """Keep changes of actions to write, signed."""
+        """Keep changes of actions to write, signed; those that start a job again are told the job, too."""
+        actions = list(actions)
+        if not self.controller.config.is_dry_run:
+            self._told_actions.add(actions)
         for one in actions:
             value = encode_action(one)
             signer = self._parties.signer

@@ -55,6 +55,18 @@ class Closing:
     asked_ns: int
 
 
+def stamp_of(newest_tick_ns: int, wall_ns: int) -> int | None:
+    """Return the stamp of a record that the controller writes among a job's events; None: it would come too late.
+
+    Args:
+        newest_tick_ns: the newest tick of the topic of events.
+        wall_ns: the present time.
+    """
+    if wall_ns - newest_tick_ns > _LIVE_NS:
+        return None
+    return min(wall_ns + _LEAD_NS, newest_tick_ns + _MOST_AFTER_TICK_NS)
+
+
 class Closings:
     """The closings that wait for a fresh tick."""
 
@@ -83,9 +95,10 @@ class Closings:
             wall_ns: the present time.
         """
         waiting, self._waiting = self._waiting, []
+        ts_ns = stamp_of(newest_tick_ns, wall_ns)
         for one in waiting:
-            if wall_ns - newest_tick_ns <= _LIVE_NS:
-                yield one, self._record(one, min(wall_ns + _LEAD_NS, newest_tick_ns + _MOST_AFTER_TICK_NS))
+            if ts_ns is not None:
+                yield one, self._record(one, ts_ns)
             elif wall_ns - one.asked_ns > _PATIENCE_NS:
                 yield one, None
             else:

@@ -111,6 +111,10 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     events.NAN: {"step": STEP, "what": WORD, "where": WORD, "value": SCALAR},
     events.INCIDENT_CLOSE: {"id": WORD, "note": WORD, "actor": WORD},
+    events.ACTION_CHANGE: {
+        **dict.fromkeys(("id", "verdict_id", "kind", "state", "signature"), WORD),
+        "changed_ns": TIME,
+    },
     events.HOST_FACTS: {"booted_ns": TIME, **dict.fromkeys(("boot_id", "kernel", "driver", "firmware"), FACT)},
     events.HELLO: {"world_size": WORLD, **dict.fromkeys(events.JOB_FACT_KEYS, FACT)},
     events.STOPPED: {"edge": WORD, "seconds": SECONDS, "stopped_ratio": NUMBER},

@@ -57,9 +57,14 @@ def unguarded(_: str) -> Iterator[None]:
     yield
 
 
-def output_into(engine: EmbeddedEngine, writer: KeepingWriter) -> VerdictOutput:
+def ledger_into(writer: KeepingWriter) -> EttrFollower:
+    """The service's ledger, into a writer."""
+    return EttrFollower(EttrConfig(), None, writer.put)
+
+
+def output_into(engine: EmbeddedEngine, writer: KeepingWriter, ledger: EttrFollower | None = None) -> VerdictOutput:
     """The service's output of an engine and of its ledger, into a writer."""
-    ledger, followers = EttrFollower(EttrConfig(), None, writer.put), Followers(unguarded)
+    ledger, followers = ledger or ledger_into(writer), Followers(unguarded)
     engine.taps.append(ledger.tap)
     followers.add(ledger)
     memory = ServiceMemory(100, ProposalBook(HoldRules(), 0, lambda *_: []))

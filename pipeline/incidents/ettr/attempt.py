@@ -143,9 +143,9 @@ class AttemptAccount:
 
     def end_waiting(self, ts_ns: int) -> None:
         """Note that a process starts: the time without processes before it was spent on scheduling."""
-        since_ns = self._decided_ns or self.left_ns
-        if since_ns:
-            self.timeline.claim(TimePart.SCHEDULING, since_ns, ts_ns)
+        begins_ns = [one for one in (self._decided_ns, self.left_ns) if one]
+        if begins_ns:
+            self.timeline.claim(TimePart.SCHEDULING, min(begins_ns), ts_ns)
             self._decided_ns = 0
 
     def take_decided(self, name: str, ts_ns: int) -> None:

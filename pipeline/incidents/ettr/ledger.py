@@ -11,16 +11,14 @@ from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange
+from tocsin.schemas.action_records import RESTARTING, ToldChange, told_change
 from tocsin.schemas.action_states import FINAL_STATES, ActionState
 from tocsin.schemas.job_key import IDLE_JOB_ID
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Slice, StepBatch, Topology
-from tocsin.schemas.verdicts import ActionKind, Verdict
+from tocsin.schemas.verdicts import Verdict
 
 PART: Final = "ettr"
 """Name of the only part of a snapshot."""
-_RESTARTING: Final = frozenset(
-    {ActionKind.RESTART, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REPLAY, ActionKind.ROLLBACK}
-)
 _DECIDED: Final = frozenset({ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE})
 
 
@@ -79,6 +77,9 @@ class EttrLedger:
 
     def on_slice(self, data: Slice) -> Sequence[AttemptTime]:
         """Take the records of one attempt in one span of time; what it costs is told by ``on_time``."""
+        for record in data.records:
+            if isinstance(record, Event) and (change := told_change(record)) is not None:
+                self._take_change(change)
         data, _ = without_closings(data)  # what a person says of an incident is no sign of the job
         if not data.records or data.job.job_id == IDLE_JOB_ID:
             return ()
@@ -118,13 +119,23 @@ class EttrLedger:
     def on_action(self, change: ActionChange) -> None:
         """Take a change of an action; scheduling begins where one that starts the job again is approved."""
         action = change.action
-        job = self._jobs.get((action.job.cluster, action.job.job_id))
-        account = None if job is None else job.attempts.get(action.job.attempt)
-        if account is None or action.kind not in _RESTARTING or action.dry_run:
+        if not action.dry_run:
+            told = ToldChange(action.job, action.verdict_id, action.kind, change.state, change.changed_ns)
+            self._take_change(told)
+
+    def _take_change(self, change: ToldChange) -> None:
+        """Take a change of an action; it may come after the attempt that followed."""
+        job = self._jobs.get((change.job.cluster, change.job.job_id))
+        account = None if job is None else job.attempts.get(change.job.attempt)
+        if job is None or account is None or change.kind not in RESTARTING:
             return
-        name = f"{action.verdict_id}/{action.kind.value}"
+        name = f"{change.verdict_id}/{change.kind.value}"
         if change.state in _DECIDED:
             account.take_decided(name, change.changed_ns)
+            later = [number for number in job.attempts if number > change.job.attempt]
+            if later:
+                account.end_waiting(job.attempts[min(later)].begin_ns)
+                job.has_news = True
         elif change.state in FINAL_STATES:
             account.take_given_up(name)
 

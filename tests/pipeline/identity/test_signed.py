@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.model_announcements import announced
+from tocsin.pipeline.identity.action_records import ActionRecordSigner
+from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.pipeline.identity.signed import SignatureConfig, SignedRecords
-from tocsin.schemas.credential_store import CredentialStore, write_credentials
+from tocsin.schemas.action_records import action_event
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Action, ActionTarget, Machine
+from tocsin.schemas.credential_store import CredentialStore, change, write_credentials
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role, new_credential
 from tocsin.schemas.errors import CredentialError, IdentityError
 from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.reasons import IdentityRefusal
 from tocsin.schemas.records import Event, JobKey, Record, Tick
 from tocsin.schemas.signatures import sign_record
+from tocsin.schemas.verdicts import ActionKind
 from tocsin.schemas.wire.codec import encode
 
 NOW = 1_700_000_000 * 10**9
@@ -127,3 +133,30 @@ def test_a_trainer_s_key_counts_until_its_model_would_be_used(file: Path) -> Non
     guard = SignedRecords(CredentialStore(file))
     assert MODEL.ts_ns < MODEL.effective_ns - 1
     assert reason_of(guard, MODEL, sign_record(encode(MODEL), TRAINER)) == IdentityRefusal.KEY_REVOKED
+
+
+def told(signer: Credential | None) -> Event:
+    """What a controller tells a job of an action, signed by some key."""
+    target = ActionTarget(JobKey("c", "j", 0), None, (Machine("n0"),))
+    words = ("hang", "named", "hang")
+    approved = ActionState.APPROVED
+    action = Action("a" * 32, "v", 0, ActionKind.RESTART, target, *words, NOW, NOW + 1, approved, "allowed", NOW)
+    plain = action_event(action, NOW)
+    return plain if signer is None else ActionRecordSigner(signer).signed(plain)
+
+
+def test_only_a_controller_tells_a_job_of_actions_with_its_own_key(file: Path) -> None:
+    own, other = (new_signing_key(Role.CONTROLLER, name, NOW - 1) for name in ("controller", "forger"))
+    change(file, lambda before: (*before, public_half(own)))
+    guard, signed = SignedRecords(CredentialStore(file)), told(own)
+
+    guard.check(signed, encode(signed))
+    forged = replace(signed, payload={**signed.payload, "state": "cancelled"})
+    assert reason_of(guard, forged, encode(forged)) == IdentityRefusal.BAD_SIGNATURE
+    assert reason_of(guard, told(other), encode(told(other))) == IdentityRefusal.UNKNOWN_KEY
+    assert reason_of(guard, told(None), encode(told(None))) == IdentityRefusal.UNSIGNED
+    assert reason_of(guard, signed, sign_record(encode(signed), N0)) == IdentityRefusal.ROLE_REFUSED
+
+    change(file, lambda before: tuple(one for one in before if one.key_id != own.key_id))
+    guard.refresh()
+    assert reason_of(guard, signed, encode(signed)) == IdentityRefusal.UNKNOWN_KEY

@@ -136,6 +136,10 @@ class ActionWorld:
         """The states through which the actions went, in order."""
         return [one.state.value for one in self.actions()]
 
+    def told(self) -> list[Output]:
+        """What the jobs' operators were told of actions."""
+        return [one for one in self.sent if one.topic == EVENTS]
+
     def dead(self) -> list[str]:
         """Reasons of the dead letters."""
         return [one.headers["reason"].decode() for one in self.sent if one.topic == DEAD_LETTER]

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.pipeline.actions.kit import CLUSTER, KINDS, T0, verdict_on
+from tests.pipeline.actions.kit import CLUSTER, JOB, KINDS, T0, verdict_on
 from tests.pipeline.kafka import action_kit
-from tests.pipeline.kafka.action_kit import ANN, CONTROLLER, KEYS, ActionWorld, status_of
+from tests.pipeline.kafka.action_kit import ANN, CONTROLLER, KEYS, SPARED, ActionWorld, status_of
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.controller import PART
+from tocsin.pipeline.identity.action_records import ActionRecordChecker
 from tocsin.pipeline.kafka.action_facts import StatusFacts
 from tocsin.pipeline.kafka.fleet_work import FleetWork
 from tocsin.pipeline.kafka.joined_work import JoinedWork
@@ -24,11 +25,13 @@ from tocsin.schemas.action_events import (
     JobFacts,
     MachineFacts,
 )
+from tocsin.schemas.action_records import told_change
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.job_key import JobKey
-from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, EVENTS, job_key
+from tocsin.schemas.records import NS_PER_SECOND, Event, Tick
+from tocsin.schemas.wire.codec import decode, encode
 
 
 def struck(world: ActionWorld, name: str = "v1") -> None:
@@ -47,6 +50,33 @@ def test_a_verdict_becomes_an_action_that_an_executor_carries_out() -> None:
     assert world.states() == ["approved", "claimed", "started", "done"]
     [key] = {one.key for one in world.seats.log[ACTIONS]}
     assert key == f"{CLUSTER}/{world.actions()[0].action_id}".encode()
+
+
+def test_the_operators_of_the_job_are_told_of_an_action_that_starts_it_again_once_there_is_a_fresh_tick() -> None:
+    world = ActionWorld()
+    struck(world)
+    assert world.told() == []
+    tick = Tick(world.now_ns - 3 * NS_PER_SECOND)
+    world.seats.write(EVENTS, encode(tick), timestamp_ns=tick.ts_ns)
+    world.run()
+    [message] = world.told()
+    event = decode(message.value)
+    assert isinstance(event, Event)
+    ActionRecordChecker(KEYS).check_record(event)
+    [action] = world.actions()
+    change = told_change(event)
+    assert change == (JOB, action.verdict_id, action.kind, action.state, action.changed_ns)
+    assert message.timestamp_ms == event.ts_ns // 1_000_000 == (tick.ts_ns + 1_700_000_000) // 1_000_000
+    assert message.key == job_key(JOB)
+
+
+def test_of_a_dry_run_no_job_is_told() -> None:
+    world = ActionWorld(replace(SPARED, is_dry_run=True))
+    struck(world)
+    world.seats.write(EVENTS, encode(Tick(world.now_ns)), timestamp_ns=world.now_ns)
+    world.run(2)
+    assert world.states()
+    assert world.told() == []
 
 
 @pytest.mark.parametrize("step", range(4))

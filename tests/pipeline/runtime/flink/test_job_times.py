@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.chaos.embedded_rows import KeepingWriter, output_into
+from tests.chaos.embedded_rows import KeepingWriter, ledger_into, output_into
 from tests.pipeline.runtime.flink.stream import END_SECOND, KEY, Stream, second_of
 from tocsin.pipeline.core.slices import SliceConfig
 from tocsin.pipeline.incidents.ettr.ledger import EttrLedger
 from tocsin.pipeline.lab.testing.fake_job import FakeJob
 from tocsin.pipeline.lab.testing.job_shape import JobShape
+from tocsin.pipeline.runtime.embedded.actions.action_rows import change_of
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.flink.driver import DriverConfig, JobDriver
 from tocsin.pipeline.runtime.flink.memory_state import MemoryState
@@ -19,8 +22,12 @@ from tocsin.pipeline.runtime.flink.reports import JobReports
 from tocsin.pipeline.stores.attempt_time_codec import decode_attempt_time
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.schemas import events
+from tocsin.schemas.action_records import action_event
+from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Action, ActionTarget, Machine
 from tocsin.schemas.kafka.topics import ETTR
 from tocsin.schemas.records import NS_PER_SECOND, JobKey, JobRecord
+from tocsin.schemas.verdicts import ActionKind
 from tocsin.schemas.wire.codec import encode
 
 START_NS = JobShape().start_ns
@@ -31,20 +38,25 @@ def told_of(outputs: list[Output]) -> list[AttemptTime]:
     return [decode_attempt_time(value) for value in dict.fromkeys(one.value for one in outputs if one.topic == ETTR)]
 
 
-def embedded(records: list[JobRecord], seconds: int, config: EngineConfig | None = None) -> list[AttemptTime]:
-    """The rows of the embedded service over so many seconds."""
+def embedded(
+    records: list[JobRecord], seconds: int, config: EngineConfig | None = None, changes: Sequence[Action] = ()
+) -> list[AttemptTime]:
+    """The rows of the embedded service over so many seconds, in which its controller changes some actions."""
     engine, writer = EmbeddedEngine(config or EngineConfig()), KeepingWriter()
-    output = output_into(engine, writer)
+    ledger = ledger_into(writer)
+    output = output_into(engine, writer, ledger)
     start, held = records[0].ts_ns // NS_PER_SECOND, list(records)
     for second in range(start + 1, start + seconds):
         while held and held[0].ts_ns < second * NS_PER_SECOND:
             engine.take_record(held.pop(0))
+        for action in (one for one in changes if 0 <= second * NS_PER_SECOND - one.changed_ns < NS_PER_SECOND):
+            ledger.take_action(change_of(action, is_dry_run=False))
         output.follow_up(engine.tick(second * NS_PER_SECOND), second * NS_PER_SECOND)
     return list(writer.kept.attempt_times)
 
 
-def two_attempts() -> list[JobRecord]:
-    """An attempt that ends in order, and after a wait one that makes its last steps again."""
+def two_attempts(*, ends: bool = True) -> list[JobRecord]:
+    """An attempt that ends in order (or unseen), and after a wait one that makes its last steps again."""
     found: list[JobRecord] = []
     step = 0
     for attempt, start_second in ((0, 0), (1, 150)):
@@ -56,6 +68,8 @@ def two_attempts() -> list[JobRecord]:
         for _ in range(40):
             found += job.second()
         step = job.step
+        if not ends:
+            continue
         job.end()
         for _ in range(5):
             found += job.second()
@@ -110,6 +124,40 @@ def test_an_attempt_that_follows_when_the_job_is_long_forgotten_ends_the_one_bef
     assert newest[0].until_ns == newest[1].began_ns
     assert newest[0].parts_ns[TimePart.SCHEDULING] == pytest.approx(110 * NS_PER_SECOND, rel=0.05)
     assert newest[1].recomputed_steps_count == 10
+
+
+def restart(state: ActionState, second: float, kind: ActionKind = ActionKind.RESTART) -> Action:
+    """A change of an action on the first attempt, at a second of the job."""
+    target = ActionTarget(JobKey("test", "job", 0), None, (Machine("n0"),))
+    times = (START_NS, START_NS + 600 * NS_PER_SECOND)
+    changed_ns = START_NS + int(second * NS_PER_SECOND)
+    return Action("a" * 32, "v", 0, kind, target, "hang", "named", "hang", *times, state, "allowed", changed_ns)
+
+
+@pytest.mark.parametrize(
+    ("changes", "waited_seconds"),
+    [
+        ([restart(ActionState.APPROVED, 60.4), restart(ActionState.STARTED, 62.1)], 89.6),
+        ([restart(ActionState.APPROVED, 148.5), restart(ActionState.DONE, 155)], 1.5),  # told when the next one runs
+        ([restart(ActionState.APPROVED, 60.4), restart(ActionState.CANCELLED, 70.2)], 0),
+        ([restart(ActionState.APPROVED, 60.4, ActionKind.PROBE)], 0),
+    ],
+    ids=["restarted", "late", "given up", "no restart"],
+)
+def test_both_engines_hear_of_actions_and_account_for_the_same_wait(
+    changes: list[Action], waited_seconds: float
+) -> None:
+    records = two_attempts(ends=False)
+    told = [action_event(one, one.changed_ns + 23 * NS_PER_SECOND // 10) for one in changes]
+    stream: list[JobRecord] = sorted([*records, *told], key=lambda one: one.ts_ns)
+    distributed = {one.job.attempt: one for one in told_of(driven(stream, DriverConfig(), 260)[0])}
+    own = {one.job.attempt: one for one in embedded(records, 262, changes=changes)}
+
+    assert {number: (one.parts_ns, one.wall_ns) for number, one in distributed.items()} == {
+        number: (one.parts_ns, one.wall_ns) for number, one in own.items()
+    }
+    spent_ns = distributed[0].parts_ns.get(TimePart.SCHEDULING, 0)
+    assert spent_ns / NS_PER_SECOND == pytest.approx(waited_seconds, abs=0.3)
 
 
 def test_a_failure_of_the_reports_costs_no_time(records: list[JobRecord], monkeypatch: pytest.MonkeyPatch) -> None:

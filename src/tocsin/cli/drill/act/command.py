@@ -124,10 +124,7 @@ def run(args: argparse.Namespace) -> int:
         processes.close()
     wrong = found.wrong
     if found.ledger is not None:
-        if args.kafka:
-            lines.say("the ledger in Flink does not hear of actions: what they took is unattributed there")
-        else:
-            wrong = wrong or found.ledger.wrong
+        wrong = wrong or found.ledger.wrong
         table = comparison_text(ledger_seconds(found.ledger.accounts), found.ledger.truth)
         for line in (*render(found.ledger.accounts, JOB_ID).splitlines(), *table):
             lines.say(line)
