@@ -1,32 +1,20 @@
-"""Announced models: the payload format of each detector, the bounds of its numbers, and the checks on acceptance.
+"""Models of numbers: the payloads of detectors that are rules with fitted numbers, and the bounds of each number.
 
-Each detector has one format, ``NAME/NUMBER``: a function that reads the payload, checks it and
-returns what the detector takes. The number grows when older programs could not read the payload. Today's
-detectors are rules with fitted numbers, so their payload is a JSON object of sections of numbers.
-A number that is left out keeps the detector's default; an unknown name is an error.
-
-``accept`` is the only entry: it returns a usable model or raises an error with the reason.
+The payload is a JSON object of sections of numbers. A number that is left out keeps the detector's default; an unknown
+name is an error. ``model_formats.accept`` is the entry for what is announced, networks included.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from tocsin.models.peer_scales import scale_of
 from tocsin.schemas.errors import ModelRefusedError, SchemaError
 from tocsin.schemas.metrics import BUILTIN_TABLE
-from tocsin.schemas.model_announcement import (
-    BOUNDARY_NS,
-    DEFAULT_FORMAT,
-    MAX_AHEAD_NS,
-    NOTICE_NS,
-    ModelAnnouncement,
-    content_hash,
-)
 from tocsin.schemas.reasons import ModelRefusal
 from tocsin.schemas.wire.validate import load_json
 
@@ -45,10 +33,15 @@ class Model:
     Attributes:
         version: human-readable version, "" for the detector's default settings.
         fitted: numbers that replace the detector's defaults, None for the defaults.
+        trained: what the payload of a trained detector holds, in the type that its reader returns; None: a model of
+            numbers, or a withdrawal.
+        content_hash: SHA-256 of the payload, "" without one. Two models with the same hash are the same model.
     """
 
     version: str
     fitted: Numbers | None
+    trained: object = field(default=None, compare=False)
+    content_hash: str = ""
 
 
 def numbers_of(model: Model | None) -> Numbers:
@@ -83,62 +76,6 @@ class Bounds(NamedTuple):
 Sections = Mapping[str, Mapping[str, Bounds]]
 
 
-class ModelFormat(NamedTuple):
-    """The payload format of one detector's models.
-
-    Attributes:
-        number: newest format number that this program reads.
-        read: function from payload to the detector's numbers; raises ``ModelRefusedError``.
-    """
-
-    number: int
-    read: Callable[[bytes], Numbers]
-
-
-def accept(announcement: ModelAnnouncement) -> Model:
-    """Check an announced model and return it in the form that its detector takes.
-
-    Checks the times, the detector's name, the content hash, the format number and the payload.
-
-    Raises:
-        ModelRefusedError: the model cannot be used; the error carries the reason.
-    """
-    _check_time(announcement)
-    name = announcement.name
-    own = FORMATS.get(name)
-    if name in RECORDINGS_ONLY:
-        text = f"{name} judges recordings only (tocsin backtest): no running engine can use its models"
-        raise ModelRefusedError(ModelRefusal.RECORDINGS_ONLY.value, text)
-    if own is None:
-        _refuse(ModelRefusal.UNKNOWN_DETECTOR, "name", name, f"one of {' '.join(sorted(FORMATS))}")
-    if content_hash(announcement.payload) != announcement.content_hash:
-        found = content_hash(announcement.payload)
-        _refuse(ModelRefusal.HASH_MISMATCH, "content_hash", announcement.content_hash, f"the payload's, {found}")
-    if announcement.format == DEFAULT_FORMAT:
-        return Model("", None)
-    kind, _, number = announcement.format.partition("/")
-    if kind != name or not (number.isascii() and number.isdigit()) or int(number[:9]) < 1:
-        _refuse(ModelRefusal.UNKNOWN_FORMAT, "format", announcement.format, f"{name}/{own.number} or {DEFAULT_FORMAT}")
-    if int(number[:9]) > own.number:
-        wanted = f"{name}/{own.number} at most: this program is older than the model"
-        _refuse(ModelRefusal.NEWER_FORMAT, "format", announcement.format, wanted)
-    return Model(announcement.version, own.read(announcement.payload))
-
-
-def _check_time(announcement: ModelAnnouncement) -> None:
-    """Refuse an announcement whose effective time is off a slice boundary, too soon or more than a day ahead."""
-    effective_ns, notice_ns = announcement.effective_ns, announcement.effective_ns - announcement.ts_ns
-    if effective_ns % BOUNDARY_NS:
-        wanted = f"the begin of a slice: a multiple of {BOUNDARY_NS}"
-        _refuse(ModelRefusal.NOT_A_BOUNDARY, "effective_ns", effective_ns, wanted)
-    if notice_ns < NOTICE_NS:
-        wanted = f"at least {NOTICE_NS // 10**9} s after the announcement's own time, {announcement.ts_ns}"
-        _refuse(ModelRefusal.SHORT_NOTICE, "effective_ns", effective_ns, wanted)
-    if notice_ns > MAX_AHEAD_NS:
-        wanted = f"at most a day after the announcement's own time, {announcement.ts_ns}"
-        _refuse(ModelRefusal.FAR_AHEAD, "effective_ns", effective_ns, wanted)
-
-
 def read_numbers(payload: bytes, sections: Sections) -> dict[str, dict[str, float]]:
     """Read and check a JSON object of sections of numbers.
 
@@ -160,7 +97,7 @@ def read_numbers(payload: bytes, sections: Sections) -> dict[str, dict[str, floa
     for section, values in _object(body, "model").items():
         known = sections.get(section)
         if known is None:
-            _refuse(ModelRefusal.MODEL_UNDECODABLE, "section", section, f"one of {' '.join(sorted(sections))}")
+            refuse_field(ModelRefusal.MODEL_UNDECODABLE, "section", section, f"one of {' '.join(sorted(sections))}")
         named = _object(values, section)
         found[section] = {name: _number(value, f"{section}.{name}", known, name) for name, value in named.items()}
     return found
@@ -169,7 +106,7 @@ def read_numbers(payload: bytes, sections: Sections) -> dict[str, dict[str, floa
 def _object(value: object, field: str) -> dict[str, object]:
     """Return the value if it is a JSON object; refuse the model otherwise."""
     if not isinstance(value, dict):
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, field, value, "a JSON object")
+        refuse_field(ModelRefusal.MODEL_UNDECODABLE, field, value, "a JSON object")
     return value
 
 
@@ -177,12 +114,12 @@ def _number(value: object, field: str, known: Mapping[str, Bounds], name: str) -
     """Return the value as a float if its name is known and it is within its bounds; refuse the model otherwise."""
     bounds = known.get(name)
     if bounds is None:
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, "field", field, f"one of {' '.join(sorted(known))}")
+        refuse_field(ModelRefusal.MODEL_UNDECODABLE, "field", field, f"one of {' '.join(sorted(known))}")
     wanted = f"a number from {bounds.low:g} to {bounds.high:g}"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, field, value, wanted)
+        refuse_field(ModelRefusal.MODEL_UNDECODABLE, field, value, wanted)
     if not bounds.low <= value <= bounds.high:
-        _refuse(ModelRefusal.OUT_OF_RANGE, field, value, wanted)
+        refuse_field(ModelRefusal.OUT_OF_RANGE, field, value, wanted)
     return float(value)
 
 
@@ -200,7 +137,7 @@ def in_order(found: Numbers, section: str, own: Mapping[str, float], names: tupl
     """
     low, high = ({**own, **found.get(section, {})}[name] for name in names)
     if low >= high:
-        _refuse(ModelRefusal.OUT_OF_RANGE, f"{section}.{names[0]}", low, f"below {section}.{names[1]}, {high:g}")
+        refuse_field(ModelRefusal.OUT_OF_RANGE, f"{section}.{names[0]}", low, f"below {section}.{names[1]}, {high:g}")
 
 
 def write_numbers(numbers: Numbers) -> bytes:
@@ -208,7 +145,7 @@ def write_numbers(numbers: Numbers) -> bytes:
     return json.dumps(numbers, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _refuse(reason: ModelRefusal, field: str, value: object, must: str) -> NoReturn:
+def refuse_field(reason: ModelRefusal, field: str, value: object, must: str) -> NoReturn:
     """Raise ``ModelRefusedError`` with a sentence "field = value: must be ..."; a long value is cut."""
     shown = repr(value)
     shown = shown if len(shown) <= 120 else shown[:117] + "..."
@@ -293,7 +230,7 @@ STEPS_SECTIONS: Final[Sections] = {
 """
 
 
-def _read_peers(payload: bytes) -> Numbers:
+def read_peers(payload: bytes) -> Numbers:
     """Read and check the payload of a ``peers`` model."""
     found = read_numbers(payload, PEERS_SECTIONS)
     for section in ("working", "standing"):
@@ -313,22 +250,11 @@ def _check_reach(found: Numbers, section: str) -> None:
     most = TIME_FACTOR * OWN_SUMS["alarm_sum"] / (OWN_SUMS["max_sigmas"] - OWN_SUMS["drift_sigmas"])
     if windows > most + 1e-9:
         wanted = f"reached by the strongest evidence in {most:.1f} windows; with this drift_sigmas: {windows:.1f}"
-        _refuse(ModelRefusal.OUT_OF_RANGE, f"{section}.alarm_sum", numbers["alarm_sum"], wanted)
+        refuse_field(ModelRefusal.OUT_OF_RANGE, f"{section}.alarm_sum", numbers["alarm_sum"], wanted)
 
 
-def _read_steps(payload: bytes) -> Numbers:
+def read_steps(payload: bytes) -> Numbers:
     """Read and check the payload of a ``steps`` model."""
     found = read_numbers(payload, STEPS_SECTIONS)
     in_order(found, "lines", OWN_LASTING, ("min_lasting_seconds", "max_lasting_seconds"))
     return found
-
-
-FORMATS: Final[Mapping[str, ModelFormat]] = {
-    "peers": ModelFormat(1, _read_peers),
-    "steps": ModelFormat(1, _read_steps),
-}
-"""Detector name -> payload format of its models."""
-
-RECORDINGS_ONLY: Final = frozenset({"bilstm", "entropy", "minder"})
-"""Detectors with trained models that judge recordings only. No running engine uses them, so their models cannot be
-announced."""

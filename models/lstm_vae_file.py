@@ -24,7 +24,7 @@ _MAX_SIZE: Final = 4096
 
 def encode_vae(model: LstmVae) -> bytes:
     """Return an LSTM-VAE as a file; the same model always gives the same bytes."""
-    arrays = dict(_arrays_of(model))
+    arrays = dict(arrays_of(model))
     body = b"".join(values.astype("<f4").tobytes() for values in arrays.values())
     head = {
         "metrics": [[name, limits.low, limits.high] for name, limits in zip(model.metrics, model.limits, strict=True)],
@@ -116,7 +116,7 @@ def _cut(body: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[s
         yield name, values
 
 
-def _arrays_of(model: LstmVae) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def arrays_of(model: LstmVae) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield (name, array) for each array of a model, in file order."""
     for name in _shapes(1, 1, 1):
         value: Any = model

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from tocsin.models.lstm_vae import WINDOW_TICKS, Limits, LstmVae
-from tocsin.models.lstm_vae_file import decode_vae, encode_vae
+from tocsin.models.lstm_vae_file import arrays_of, decode_vae, encode_vae
 from tocsin.models.minder import MinderModel, Variant
 from tocsin.models.sealed import refuse, seal, unseal
 from tocsin.schemas.reasons import ModelRefusal
@@ -17,6 +17,12 @@ MAGIC: Final = b"TCMDR"
 FORMAT_VERSION: Final = 1
 FORMAT_NAME: Final = "minder/1"
 """The format word of a ``minder`` model in registries."""
+MAX_METRICS: Final = 32
+"""Most metrics of a model that a running engine takes."""
+MAX_HIDDEN_SIZE, MAX_LATENT_SIZE = 16, 32
+"""Largest network that a running engine takes: four times the paper's, sixteen times its work."""
+MAX_WEIGHT: Final = 1000.0
+"""Largest weight: gates are saturated at a hundredth of it."""
 _INTEGRATED: Final = ""
 """Name of the all-metrics model in the list of parts, where other parts have their metric's name."""
 
@@ -67,6 +73,33 @@ def decode_minder(data: bytes) -> MinderModel:
         _check_vae(vae, limits)
     _check_priority(priority, vaes)
     return MinderModel(limits, vaes, integrated, priority, threshold, version, of_variants)
+
+
+def decode_live_minder(data: bytes) -> MinderModel:
+    """Read a file of ``encode_minder`` for a running engine, where each network runs over all machines in each slice.
+
+    Raises:
+        ModelRefusedError: as ``decode_minder``; or there are too many metrics, a network is too large, or a weight
+            is so large that it can only saturate.
+    """
+    model = decode_minder(data)
+    if len(model.priority) > MAX_METRICS:
+        refuse(
+            ModelRefusal.OUT_OF_RANGE, f"priority names {len(model.priority)} metrics: must be {MAX_METRICS} at most"
+        )
+    for name in model.priority:
+        vae = model.single[name]
+        hidden, latent = max(vae.encoder.hidden_size, vae.decoder.hidden_size), len(vae.latent_bias)
+        if hidden > MAX_HIDDEN_SIZE or latent > MAX_LATENT_SIZE:
+            found, wanted = f"hidden {hidden}, latent {latent}", f"{MAX_HIDDEN_SIZE} and {MAX_LATENT_SIZE} at most"
+            refuse(ModelRefusal.OUT_OF_RANGE, f"LSTM-VAE of {name}: {found}: must be {wanted}")
+        largest = max(float(abs(values).max()) for _, values in arrays_of(vae))
+        if largest > MAX_WEIGHT:
+            refuse(
+                ModelRefusal.OUT_OF_RANGE,
+                f"LSTM-VAE of {name}: a weight of {largest:g}: must be {MAX_WEIGHT:g} at most",
+            )
+    return model
 
 
 def _number(value: Any, field: str) -> float:

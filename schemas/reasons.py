@@ -130,6 +130,7 @@ class Reason(NamedReason):
             "model's state is more likely to blame than two machines."
         ),
     )
+    LEARNED_DETECTOR_DIFFERS = "learned_detector_differs", "A learned detector that may accuse alone names the machine."
     JOB_STALLED_UNEXPLAINED = (
         "job_stalled_unexplained",
         "The job stands still beyond its patience and the evidence names nobody.",
@@ -297,10 +298,7 @@ class IdentityRefusal(NamedReason):
     OUT_OF_ORDER = "out_of_order", "A message of this connection that others should have come before."
     HELLO_HOST = "hello_host_mismatch", "It says it is another host than the one that its credential belongs to."
     RECORD_HOST = "record_host_mismatch", "A record about another host than the one that its sender is."
-    UID_REFUSED = (
-        "uid_refused",
-        "The process at the other end of the unix socket belongs to a user who was not named.",
-    )
+    UID_REFUSED = "uid_refused", "The process at the other end of the unix socket belongs to a user who was not named."
     CERTIFICATE_REFUSED = "certificate_refused", "Its certificate names no host, or another than its credential."
     NOT_LOCAL = "not_local", "A credential for every host of the engine's own machine, from another machine."
     ROLE_REFUSED = "role_not_allowed", "Its role does not let it say that."
@@ -325,10 +323,7 @@ class RegistryRefusal(NamedReason):
     """Reason for which the model registry refuses a request."""
 
     NOT_FOUND = "not_found", "It has no such version."
-    CARD_UNREADABLE = (
-        "card_unreadable",
-        "A JSON file is cut short, damaged, newer than the program, or lacks a field.",
-    )
+    CARD_UNREADABLE = "card_unreadable", "A JSON file is cut short, damaged, newer than the program, or lacks a field."
     HASH_MISMATCH = (
         "hash_mismatch",
         "A model's bytes are not those that its card names, or the card's hash is not that of its version.",

@@ -17,6 +17,7 @@ from tocsin.pipeline.rca.evidence.silence import silent_hosts
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.job_signs import JobSigns
+from tocsin.pipeline.rca.rules.learned import NOTHING_LEARNED, LearnedEvidence, accused_alone, supported
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics
 from tocsin.pipeline.rca.rules.slow import tells_later
 from tocsin.pipeline.rca.rules.standstill import reported_as_unexplained, still_stalled
@@ -75,13 +76,20 @@ class Diagnose:
         """
         self._trackers.follow(older._trackers)
 
-    def on_slice(self, data: Slice, anomalies: Sequence[Anomaly], pace: JobProgress) -> Diagnosis:
+    def on_slice(
+        self,
+        data: Slice,
+        anomalies: Sequence[Anomaly],
+        pace: JobProgress,
+        learned: LearnedEvidence = NOTHING_LEARNED,
+    ) -> Diagnosis:
         """Explain what is wrong at the end of a slice.
 
         Args:
             data: one second of the job's records.
             anomalies: the detectors' anomalies of slices that end with this one.
             pace: the job's progress.
+            learned: anomalies of learned detectors.
         """
         self._trackers.take(data)
         self._stopped_job.analyse_waits(data.end_ns, pace)
@@ -104,6 +112,7 @@ class Diagnose:
         findings = self._join_broken(findings, broken, evidence, stop)
         findings = self._trackers.loaders.explain(findings, data.end_ns)
         findings = [*findings, *self._find_recurring(data.end_ns, findings, has_nan=stop.has_nan)]
+        findings = self._weigh_learned(findings, learned, evidence)
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
         found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs)
         return Diagnosis(found, tuple(evidence.reasons))
@@ -187,6 +196,23 @@ class Diagnose:
         accuses = any(finding.suspects and finding.fault is not FaultKind.DEGRADED for finding in findings)
         found = [spikes] if spikes is not None and not has_nan else []  # the first lost number says more
         return [*found, held_up] if held_up is not None and not accuses else found
+
+    def _weigh_learned(
+        self, findings: list[Finding], learned: LearnedEvidence, evidence: SliceEvidence
+    ) -> list[Finding]:
+        """Return the findings with what learned detectors add to them.
+
+        Args:
+            findings: what was found so far.
+            learned: anomalies of learned detectors.
+            evidence: the end of the slice.
+        """
+        if not learned.anomalies:
+            return findings
+        about = evidence.pace, self._config.machine
+        alone, reason = accused_alone(self._graph, evidence.now_ns, findings, learned, about)
+        evidence.note(reason)
+        return [*supported(findings, learned), *alone]
 
     def _with_witnesses(self, findings: Sequence[Finding], evidence: SliceEvidence) -> tuple[Finding, ...]:
         """Return the findings with the hosts that they clear and their witnesses."""

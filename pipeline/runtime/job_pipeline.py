@@ -8,7 +8,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
-from tocsin.models.documents import Model, version_of
 from tocsin.pipeline.core.frame_blocks import (
     BUILTIN_TABLES,
     MetricSlice,
@@ -19,6 +18,8 @@ from tocsin.pipeline.core.frame_blocks import (
 from tocsin.pipeline.core.operator import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.align import Align, AlignedHealth
+from tocsin.pipeline.detect.learned.config import LearnedConfig
+from tocsin.pipeline.detect.learned.detectors import LearnedDetectors
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
@@ -36,10 +37,11 @@ from tocsin.pipeline.job.rank_holders import RankFilterConfig
 from tocsin.pipeline.rca import Diagnose, DiagnoseConfig
 from tocsin.pipeline.rca.evidence.silence import monitoring_ended
 from tocsin.pipeline.rca.finding import Finding
+from tocsin.pipeline.rca.rules.learned import LearnedEvidence
 from tocsin.pipeline.runtime.job_pace import JobPace
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
+from tocsin.pipeline.runtime.models_in_use import ModelsInUse
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
-from tocsin.schemas.model_announcement import DEFAULT_VERSION
 from tocsin.schemas.reasons import Reason, SpeakerRefusal
 from tocsin.schemas.records import (
     IDLE_JOB_ID,
@@ -53,7 +55,6 @@ from tocsin.schemas.records import (
 )
 from tocsin.schemas.verdicts import Anomaly, FaultKind, Verdict
 
-_LOG = logging.getLogger("tocsin.models")
 _JOB_LOG = logging.getLogger("tocsin.job")
 _MOVING_NS = 30 * NS_PER_SECOND
 """Tolerance for hosts that moved to a later attempt.
@@ -76,6 +77,7 @@ class JobConfig:
         detectors: detectors whose anomalies are passed to ``diagnose``; a backtest may select a single one.
         steps: settings of the step detector.
         peers: settings of the peer detector.
+        learned: which learned detectors run beside them, and what their anomalies may do.
         diagnose: settings of root-cause analysis.
         decide: settings of the verdicts' life cycle.
         rank_filter: settings of the check which host may send records of a rank.
@@ -85,6 +87,7 @@ class JobConfig:
     detectors: tuple[str, ...] = (PEERS, STEPS)
     steps: StepsConfig = field(default_factory=StepsConfig)
     peers: PeersConfig = field(default_factory=PeersConfig)
+    learned: LearnedConfig = field(default_factory=LearnedConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
     decide: DecideConfig = field(default_factory=DecideConfig)
     rank_filter: RankFilterConfig = field(default_factory=RankFilterConfig)
@@ -132,11 +135,7 @@ class JobPipeline:
         self._config = config
         self._models = ModelSchedule() if models is None else models
         self._stopwatch = stopwatch
-        self._in_use: dict[str, Model | None] = {}
-        self._chosen: set[str] = set()
-        """Detectors whose model was chosen at least once since this object was created."""
-        self.model_changed_ns = 0
-        """Time at which a detector last switched to another model, 0 = never."""
+        self.models = ModelsInUse(job, self._models)
         self.seconds: dict[str, float] = defaultdict(float)
         """Detector -> its running time in seconds since this process started; not part of a snapshot."""
         self.graph = JobGraph(None if config.rank_filter.is_played else config.groups)
@@ -145,6 +144,7 @@ class JobPipeline:
         self.align = Align()
         self._tables = TableBook(is_played=config.rank_filter.is_played)
         self.peers = PeerDetector(config.peers, self.graph)
+        self.learned = LearnedDetectors(config.learned, self.graph, self.models.choose, self._timed)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job, self.graph)
         self._detectors = config.detectors
@@ -213,12 +213,14 @@ class JobPipeline:
             _JOB_LOG.warning("not heard", extra={**fields, "message_of_letter": refused.sentence})
 
     def _judge(self, fast: Slice, closings: Sequence[Event]) -> tuple[Sequence[Verdict], Sequence[Anomaly]]:
-        self._choose_model(STEPS, self.steps, fast)
+        self.models.choose(STEPS, self.steps, fast)
+        self.learned.on_slice(fast)
         with self._timed(STEPS):
             by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
         anomalies = [anomaly for name, found in by.items() if name in self._detectors for anomaly in found]
         with self._timed("diagnose"):
-            diagnosis = self.diagnose.on_slice(fast, anomalies, JobPace(self.steps, self.peers))
+            learned = LearnedEvidence(self.learned.anomalies, self.learned.accusers)
+            diagnosis = self.diagnose.on_slice(fast, anomalies, JobPace(self.steps, self.peers), learned)
         self.abstained.update(reason.value for reason in diagnosis.abstained)
         findings = [finding for finding in diagnosis.findings if not self._accuses_moved_hosts(finding)]
         verdicts = [line for one in closings for line in self.decide.close_by_human(one, fast.end_ns)]
@@ -233,7 +235,7 @@ class JobPipeline:
         if self.graph.ended() and not self._ended:
             self._ended = True
             verdicts.extend(self.decide.close_all(fast.end_ns, Reason.JOB_ENDED))
-        return verdicts, anomalies
+        return verdicts, [*anomalies, *learned.anomalies]
 
     def _after_the_end(self, now_ns: int) -> list[Verdict]:
         """Return the verdicts to close once all processes of the job have ended.
@@ -268,29 +270,13 @@ class JobPipeline:
         for block in data.blocks:
             self.graph.see_hosts(block.means.hosts, block.means.seen_ns, block.means.tick_ns)
         if self._judges:
-            self._choose_model(PEERS, self.peers, data)
+            self.models.choose(PEERS, self.peers, data)
+            self.learned.on_means(data, means, self.peers.table)
             with self._timed(PEERS):
                 self._metric_anomalies = tuple(self.peers.on_means(data, means, self.steps.median_step_ns))
         whole = [(self.peers.table.table_id, means)] if means is not None else []
         others = [(b.table_id, b.means) for b in blocks if b.table_id == BUILTIN_TABLE_ID != self.peers.table.table_id]
         return self.align.on_means(data, [*others, *whole])
-
-    def _choose_model(self, name: str, detector: PeerDetector | StepDetector, data: Slice) -> None:
-        """Switch a detector to the model that is in effect at the start of this slice, if it changed."""
-        model, is_first = self._models.at(name, data.start_ns), name not in self._chosen
-        self._chosen.add(name)
-        if model == self._in_use.get(name):
-            return
-        self._in_use[name] = model
-        if not is_first:
-            self.model_changed_ns = data.start_ns
-        detector.on_model(model)
-        fields = {"job": self.job.job_id, "model": name, "version": version_of(model) or DEFAULT_VERSION}
-        _LOG.info("model in use", extra={**fields, "since_ns": data.start_ns})
-
-    def models_in_use(self) -> dict[str, str]:
-        """Return detector -> version of its announced model; detectors with default settings are left out."""
-        return {name: version_of(model) for name, model in sorted(self._in_use.items()) if version_of(model)}
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -367,8 +353,8 @@ class JobPipeline:
                     "gone_ns": self._gone_ns,
                     "superseded": self._superseded,
                     "abstained": dict(self.abstained),
-                    "models": self.models_in_use(),
-                    "model_changed_ns": self.model_changed_ns,
+                    "models": self.models.versions(),
+                    "model_changed_ns": self.models.changed_ns,
                     "tables": self._tables.to_state(),
                     "metric_anomalies": [asdict(anomaly) for anomaly in self._metric_anomalies],
                 }
@@ -377,7 +363,7 @@ class JobPipeline:
             **self.graph.snapshot(),
         }
         parts.update(self.steps.snapshot(known))
-        for operator in (self.align, self.peers, self.diagnose, self.decide):
+        for operator in (self.align, self.peers, self.learned, self.diagnose, self.decide):
             parts.update(operator.snapshot())
         return parts
 
@@ -387,12 +373,12 @@ class JobPipeline:
         self._ended = state["ended"]
         self._gone_ns = state["gone_ns"]
         self._superseded = state["superseded"]
-        self.model_changed_ns = state["model_changed_ns"]
+        self.models.changed_ns = state["model_changed_ns"]
         self.abstained = Counter(state["abstained"])
         self._tables.load_state(state["tables"])
         self._metric_anomalies = tuple(anomaly_from(fields) for fields in state["metric_anomalies"])
         self.rank_filter.restore(parts)
         self.graph.restore(parts)
         self.graph.contested = self.rank_filter.contested
-        for operator in (self.steps, self.align, self.peers, self.diagnose, self.decide):
+        for operator in (self.steps, self.align, self.peers, self.learned, self.diagnose, self.decide):
             operator.restore(parts)

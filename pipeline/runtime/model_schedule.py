@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tocsin.models.documents import Model, accept
+from tocsin.models.documents import Model
+from tocsin.models.model_formats import accept
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.schemas.errors import ModelRefusedError
 from tocsin.schemas.model_announcement import ModelAnnouncement
@@ -89,11 +90,21 @@ class ModelSchedule:
 
     def at(self, name: str, start_ns: int) -> Model | None:
         """Return the model that a detector uses in the slice starting at ``start_ns``; None = its default settings."""
+        entry = self._entry_at(name, start_ns)
+        return None if entry is None else entry.model
+
+    def since_ns(self, name: str, start_ns: int) -> int:
+        """Return the start of use of the model that ``at`` returns, 0 = no model was ever in use."""
+        entry = self._entry_at(name, start_ns)
+        return 0 if entry is None else entry.effective_ns
+
+    def _entry_at(self, name: str, start_ns: int) -> _ScheduledModel | None:
+        """Return the announcement that counts for the slice starting at ``start_ns``."""
         current = None
         for entry in self._entries.get(name, ()):
             if entry.effective_ns > start_ns:
                 break
-            current = entry.model
+            current = entry
         return current
 
     def forget(self, before_ns: int) -> None:

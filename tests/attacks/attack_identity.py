@@ -13,7 +13,8 @@ from tests.attacks.registry import Outcome, attack
 from tests.pipeline.identity.kit import LOOPBACK, NOW, REMOTE, Fleet, hello_of, met
 from tests.pipeline.identity.wire import Wire, event
 from tocsin.collectors.transport import sign_in as agents
-from tocsin.models.documents import PEERS_SECTIONS, STEPS_SECTIONS, accept, write_numbers
+from tocsin.models.documents import PEERS_SECTIONS, STEPS_SECTIONS, write_numbers
+from tocsin.models.model_formats import accept
 from tocsin.pipeline.identity.gate import Gate, GateConfig, local_credential
 from tocsin.pipeline.identity.peers import Peer
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig

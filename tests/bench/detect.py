@@ -28,6 +28,7 @@ from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
 from tocsin.pipeline.core.frame_blocks import FrameBlock, MetricSlice
 from tocsin.pipeline.core.slices import SliceBundle
+from tocsin.pipeline.detect.learned.registry import LEARNED, learned_config
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
@@ -60,9 +61,9 @@ class Cost:
         return SLICE_SECONDS / self.cpu_seconds
 
 
-def by_arrays(fleet: Fleet, count: int) -> Cost:
-    """The job's operators (peers, diagnose, decide, health), fed with means."""
-    pipeline = JobPipeline(JobConfig(), JOB)
+def by_arrays(fleet: Fleet, count: int, learned: Sequence[str] = ()) -> Cost:
+    """The job's operators (peers, diagnose, decide, health), fed with means; with learned detectors, NAME=MODE each."""
+    pipeline = JobPipeline(JobConfig(learned=learned_config(learned)), JOB)
 
     def turns(index: int) -> list[SliceBundle]:
         span = fleet.span(index)
@@ -226,6 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, way in (("arrays", by_arrays), ("encoded frames", by_frames)):
             cost = way(fleet, args.slices)
             print(_line(f"{args.hosts:,} machines, {gpu_count} GPU rows each, {name}", cost), flush=True)
+    fleet = Fleet(args.hosts, 1)
+    for name in LEARNED:
+        without, with_it = by_arrays(fleet, args.slices), by_arrays(fleet, args.slices, (f"{name}=evidence",))
+        print(_line(f"{args.hosts:,} machines, arrays, {name} off", without))
+        more = with_it.cpu_seconds / without.cpu_seconds - 1
+        print(f"{_line(f'{args.hosts:,} machines, arrays, with {name}', with_it)}  ({more:+.0%} CPU)", flush=True)
     print("\ncost by machines (1 GPU row each; CPU s of a slice)")
     for name, way in (("arrays", by_arrays), ("encoded frames", by_frames)):
         costs = [way(Fleet(size, 1), args.slices).cpu_seconds for size in args.sizes]

@@ -197,15 +197,16 @@ def test_the_environment_names_the_registry(
         (["promote", "peers", "20260101-aaaaaaaa", "--force"], "no such model"),
         (["promote", "peers", "VERSION", "--force", "--to=/nowhere/c.sock", "--effective-in=1"], "--effective-in"),
         (["announce", "peers", "--dry-run"], "nothing of peers is promoted"),
-        (["announce", "minder", "--version=MINDER", "--dry-run"], "minder judges recordings only"),
-        (["promote", "minder", "MINDER", "--force", "--to=/nowhere/c.sock"], "minder judges recordings only"),
+        (["announce", "entropy", "--version=ENTROPY", "--dry-run"], "entropy judges recordings only"),
+        (["promote", "entropy", "ENTROPY", "--force", "--to=/nowhere/c.sock"], "entropy judges recordings only"),
         (["list", "--registry", "ftp://host/models"], "--registry"),
     ],
 )
 def test_what_is_wrong_is_said(
     registry: Registry, place: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"VERSION": add(registry, payload_of()), "MINDER": add(registry, minder_payload(), "minder")}
+    of_entropy = add(registry, b'{"lines": {"max_sigmas": 5.0}}', "entropy")
+    names = {"VERSION": add(registry, payload_of()), "ENTROPY": of_entropy}
     given = arguments if "--registry" in arguments else [*arguments, "--registry", place]
     reported = [next((one.replace(key, name) for key, name in names.items() if key in one), one) for one in given]
     assert main(["models", *reported]) == 2

@@ -16,10 +16,10 @@ from tests.pipeline.recording.kit import good_tables, write_folder
 from tocsin.cli.cluster.broker import Broker
 from tocsin.cli.main import main
 from tocsin.models.bilstm_file import decode_bilstm
-from tocsin.models.documents import FORMATS
 from tocsin.models.entropy_file import decode_entropy
 from tocsin.models.minder import PRIORITY
 from tocsin.models.minder_file import decode_minder
+from tocsin.models.model_formats import FORMATS
 from tocsin.pipeline.lab.backtest.engine_runner import announced_from_start
 from tocsin.pipeline.lab.registry import ModelCard, Registry
 from tocsin.pipeline.lab.simulation.case import draw_case

@@ -19,7 +19,7 @@ from tocsin.schemas.errors import ModelRefusedError
 from tocsin.schemas.reasons import ModelRefusal
 
 
-def drawn(width: int = 1, seed: int = 0) -> LstmVae:
+def drawn(width: int = 1, seed: int = 0, hidden: int = 4) -> LstmVae:
     """A model with weights that nobody trained."""
     rng = np.random.default_rng(seed)
 
@@ -31,11 +31,11 @@ def drawn(width: int = 1, seed: int = 0) -> LstmVae:
         names,
         (Limits(0.0, 700.0),) * width,
         8,
-        Lstm(draw(16, width), draw(16, 4), draw(16)),
-        draw(8, 4),
+        Lstm(draw(4 * hidden, width), draw(4 * hidden, hidden), draw(4 * hidden)),
+        draw(8, hidden),
         draw(8),
-        Lstm(draw(16, 8), draw(16, 4), draw(16)),
-        draw(width, 4),
+        Lstm(draw(4 * hidden, 8), draw(4 * hidden, hidden), draw(4 * hidden)),
+        draw(width, hidden),
         draw(width),
     )
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tocsin.models.documents import accept
+from tocsin.models.model_formats import accept
 from tocsin.pipeline.lab.backtest.runner import Opinion
 from tocsin.pipeline.recording.judged_range import BEFORE_START_NS
 from tocsin.pipeline.recording.replay import ReplayConfig, replay_whole

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from tocsin.models.documents import FORMATS
+from tocsin.models.model_formats import FORMATS
 from tocsin.pipeline.lab.registry.card import (
     BUILTIN,
     ModelCard,
@@ -29,7 +29,7 @@ from tocsin.schemas.reasons import RegistryRefusal
 
 CARD_FILE: Final = "card.json"
 MODEL_FILE: Final = "model.bin"
-WITHOUT_A_MODEL: Final = (*FORMATS, "entropy")
+WITHOUT_A_MODEL: Final = (*(name for name, own in FORMATS.items() if not own.is_trained), "entropy")
 """Detectors that work without a model, with default settings."""
 
 

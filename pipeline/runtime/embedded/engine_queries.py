@@ -77,7 +77,7 @@ class EngineQueries:
         if pipeline is None:
             return []
         moved_ns = pipeline.graph.placement.changed_ns.get(host, 0)
-        changed = ((moved_ns, Reason.PLACES_CHANGED), (pipeline.model_changed_ns, Reason.MODEL_CHANGED))
+        changed = ((moved_ns, Reason.PLACES_CHANGED), (pipeline.models.changed_ns, Reason.MODEL_CHANGED))
         return [(at_ns, reason) for at_ns, reason in changed if at_ns]
 
     def history(self, job: JobKey) -> JobHistory | None:

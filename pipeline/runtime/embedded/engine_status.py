@@ -43,7 +43,9 @@ def status_of(
         "ranks": ranks,
         "contested_ranks": sorted(graph.contested),
         "abstained": pipeline.abstentions(),
-        "models": pipeline.models_in_use(),
+        "models": pipeline.models.versions(),
+        "models_in_use": pipeline.models.states(),
+        "learned": pipeline.learned.status(),
         "verdicts": [verdict.to_line() for verdict in pipeline.decide.live],
     }
 

@@ -13,6 +13,7 @@ from pyflink.common import Types
 from pyflink.datastream import ExternalizedCheckpointRetention, StreamExecutionEnvironment
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
+from tocsin.pipeline.detect.learned.registry import learned_config
 from tocsin.pipeline.runtime.embedded.engine import EngineConfig, played
 from tocsin.pipeline.runtime.flink import sql
 from tocsin.pipeline.runtime.flink.announced import drive
@@ -25,6 +26,7 @@ from tocsin.pipeline.runtime.flink.options import (
     JobOptions,
     options_from,
 )
+from tocsin.pipeline.runtime.job_pipeline import JobConfig
 from tocsin.schemas.kafka.topics import DEAD_LETTER, LATE, REPORTS, VERDICTS
 
 _SETTINGS = {
@@ -88,7 +90,7 @@ def _environment(options: JobOptions) -> StreamExecutionEnvironment:
 
 def _driver_config(options: JobOptions) -> DriverConfig:
     """Return the settings of the operators' driver."""
-    engine = EngineConfig()
+    engine = EngineConfig(job=JobConfig(learned=learned_config(options.detectors)))
     return DriverConfig(
         engine=played(engine) if options.signatures.allow_player else engine,
         snapshot_seconds=options.snapshot_seconds,

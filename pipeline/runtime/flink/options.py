@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
+from tocsin.pipeline.detect.learned.registry import learned_config
 from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.runtime.flink.sql import TRANSACTION_SECONDS, StreamOptions
 from tocsin.schemas.errors import ConfigError
@@ -52,6 +53,7 @@ class JobOptions:
         canary_seconds: interval at which each job gets a test verdict that measures the way to the tables, 0 = never.
         origin: how the job was submitted, to be restored by an upgrade.
         signatures: key files, on the TaskManagers' machines.
+        detectors: modes of the learned detectors, NAME=MODE each.
     """
 
     stream: StreamOptions
@@ -62,6 +64,7 @@ class JobOptions:
     canary_seconds: int = 0
     origin: Mapping[str, str] | None = None
     signatures: SignatureConfig = field(default_factory=SignatureConfig)
+    detectors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check options that would otherwise fail inside the cluster.
@@ -69,6 +72,7 @@ class JobOptions:
         Raises:
             ConfigError: an option is invalid; the error names it.
         """
+        learned_config(self.detectors)
         if not self.name.strip():
             raise ConfigError("name", self.name, "not empty")
         if not self.checkpoint_seconds >= _MIN_CHECKPOINT_SECONDS:
@@ -119,6 +123,8 @@ def options_from(text: str) -> JobOptions:
         if unknown:
             raise ConfigError(OPTIONS_VARIABLE, ", ".join(unknown), "settings that this version of tocsin knows")
         signatures = SignatureConfig(**data.get("signatures", {}))
-        return JobOptions(**{**data, "stream": StreamOptions(**stream), "signatures": signatures})
+        detectors = tuple(data.get("detectors", ()))
+        own = {"stream": StreamOptions(**stream), "signatures": signatures, "detectors": detectors}
+        return JobOptions(**{**data, **own})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(OPTIONS_VARIABLE, text[:200], "what 'tocsin flink submit' writes") from error

@@ -79,7 +79,7 @@ def check(args: argparse.Namespace, announce: Announce) -> ModelAnnouncement:
     Raises:
         EngineError: they cannot use it; the message says why.
     """
-    from tocsin.models.documents import accept
+    from tocsin.models.model_formats import accept
 
     now_ns = time.time_ns()
     announcement = announce(now_ns, boundary_after(now_ns, round(args.effective_in * NS_PER_SECOND)))

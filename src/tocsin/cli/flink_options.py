@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
+from tocsin.cli.detectors import add_detector_argument
 from tocsin.cli.kafka import add_kafka_arguments
 from tocsin.pipeline.identity.signed import SignatureConfig
 from tocsin.pipeline.runtime.flink.options import LONGEST_INTERVAL_SECONDS, OPTIONS_VARIABLE, JobOptions
@@ -29,6 +30,7 @@ _FLAGS: Final = {
     "credentials": "credentials",
     "allow_player": "allow_player",
     "signing_key": "signing_key",
+    "detectors": "detector",
 }
 """Flag (argparse name) of each field of the options, including those of its stream and signatures."""
 
@@ -70,6 +72,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, is_kept: bool = False)
     else:
         parser.add_argument("--exactly-once", action="store_true", help=text)
         parser.add_argument("--allow-player", action="store_true", help=_PLAYER)
+    add_detector_argument(parser)
     shown = "as the running job has it" if is_kept else "<topic prefix>.flink"
     parser.add_argument("--group", metavar="NAME", help=f"consumer group (default: {shown})")
     text = "how long it may take until all parts run, checkpoints not counted (default: %(default)s)"
@@ -105,6 +108,7 @@ def job_options(args: argparse.Namespace, settings: KafkaSettings) -> JobOptions
         args.snapshot_seconds,
         args.canary_seconds,
         signatures=SignatureConfig(args.credentials, args.allow_player, args.signing_key),
+        detectors=tuple(args.detector or ()),
     )
 
 
@@ -124,7 +128,8 @@ def running_options(shown: str) -> JobOptions:
         if stream.is_exactly_once and kept.get("checkpoint_seconds", 0.0) > LONGEST_INTERVAL_SECONDS:
             kept["checkpoint_seconds"] = LONGEST_INTERVAL_SECONDS  # as it is from now on: earlier versions took more
         signatures = SignatureConfig(**kept.pop("signatures", {}))
-        return JobOptions(**{**kept, "stream": stream, "signatures": signatures})
+        detectors = tuple(kept.pop("detectors", ()))
+        return JobOptions(**{**kept, "stream": stream, "signatures": signatures, "detectors": detectors})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(OPTIONS_VARIABLE, shown[:200], "what 'tocsin flink submit' writes") from error
 
@@ -181,7 +186,9 @@ def _values_by_field(options: JobOptions) -> dict[str, Any]:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as text, "yes" or "no" for a bool."""
+    """Return a value as text: "yes" or "no" for a bool, a list with commas."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 

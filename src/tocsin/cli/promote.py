@@ -80,7 +80,7 @@ def promote(args: argparse.Namespace) -> int:
     Returns:
         The exit status: 0, or 1 if the new model is worse or the recordings are too few to tell.
     """
-    from tocsin.models.documents import FORMATS
+    from tocsin.models.model_formats import FORMATS
 
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: the workers end with it
     is_announced = is_addressed(args)

@@ -17,6 +17,7 @@ from tocsin.cli.action_settings import add_action_arguments, settings_of
 from tocsin.cli.alerts import add_alerts_argument
 from tocsin.cli.config_file import add_config_argument
 from tocsin.cli.database import add_clickhouse_argument, address_of
+from tocsin.cli.detectors import add_detector_argument
 from tocsin.cli.drill_mark import remove_drill_mark
 from tocsin.cli.identity import add_gate_arguments, gate_of, local_token, tls_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
@@ -81,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a drain or evict waits for so many seconds after this engine began, and after a machine's ranks or a "
         "job's model were changed (default: 300 600)",
     )
+    add_detector_argument(parser)
     add_alerts_argument(parser)
     add_action_arguments(parser)
     add_log_arguments(parser)
@@ -172,17 +174,20 @@ def _prepared_folder(args: argparse.Namespace) -> Path:
 
 def _service_config(args: argparse.Namespace, folder: Path, server: ServerConfig) -> ServiceConfig:
     """Return the service's settings from the flags, the data folder and the listener's settings."""
+    from tocsin.pipeline.detect.learned.registry import learned_config
     from tocsin.pipeline.incidents.proposals import HoldRules
     from tocsin.pipeline.runtime.embedded.engine import EngineConfig, played
     from tocsin.pipeline.runtime.embedded.recovery import RecoveryConfig
     from tocsin.pipeline.runtime.embedded.service import ServiceConfig
+    from tocsin.pipeline.runtime.job_pipeline import JobConfig
 
+    engine = EngineConfig(job=JobConfig(learned=learned_config(args.detector or ())))
     return ServiceConfig(
         args.listen,
         args.control or control_socket(folder),
         folder,
         folder,
-        played(EngineConfig()) if args.allow_player else EngineConfig(),
+        played(engine) if args.allow_player else engine,
         hold=HoldRules(*args.hold),
         server=server,
         recovery=RecoveryConfig(Path(args.state or folder / "state")),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tocsin.cli.database import add_database_arguments, database, database_of
+from tocsin.cli.detectors import learned_lines
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.paths import control_socket
@@ -169,7 +171,9 @@ def _alert_lines(alerts: dict[str, Any] | None) -> Iterator[str]:
 def _print_models(answer: dict[str, Any]) -> None:
     """Print the state of the models that the engine uses."""
     for model in answer.get("models", ()):
-        print(plain(f"model     {model['detector']} {model['version']}: {model['state']}"))
+        since = datetime.fromtimestamp(model["effective_ns"] / NS_PER_SECOND, UTC)
+        when = f" since {since:%Y-%m-%d %H:%M:%S} UTC" if model["state"] == "in use" else ""
+        print(plain(f"model     {model['detector']} {model['version']}: {model['state']}{when}"))
 
 
 def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
@@ -190,6 +194,7 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
     ]
     lines += [_host_line(name, facts) for name, facts in hosts.items() if _is_odd(facts)]
     lines += _abstention_lines(job["abstained"])
+    lines += learned_lines(job.get("learned", []), job.get("models_in_use", {}))
     for verdict in job["verdicts"]:
         who = ", ".join(suspect["name"] for suspect in verdict["suspects"]) or "nobody"
         lines.append(f"  verdict   {verdict['state']}: {verdict['fault']}, {who}, cause {verdict['cause']}")

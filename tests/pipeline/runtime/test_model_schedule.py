@@ -12,7 +12,7 @@ import pytest
 from tests.flink_fixtures import case_of
 from tests.model_announcements import announced, with_payload
 from tests.step_times import slices_of, worker_name
-from tocsin.models.documents import accept
+from tocsin.models.model_formats import accept
 from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector

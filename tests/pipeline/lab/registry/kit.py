@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 import fsspec
+import numpy as np
 from pyarrow import fs
 
 from tests.models.test_lstm_vae_file import drawn
@@ -25,9 +26,10 @@ def payload_of(alarm_sum: float = 12.0) -> bytes:
     return write_numbers({"working": {"alarm_sum": alarm_sum}})
 
 
-def minder_payload(window_ticks: int = 8) -> bytes:
-    """A Minder model with weights that nobody trained."""
-    vae = replace(drawn(), window_ticks=window_ticks)
+def minder_payload(window_ticks: int = 8, hidden: int = 4, factor: float = 1.0) -> bytes:
+    """A Minder model with weights that nobody trained, its latent ones that much larger."""
+    vae = replace(drawn(hidden=hidden), window_ticks=window_ticks)
+    vae = replace(vae, latent_weight=vae.latent_weight * np.float32(factor))
     return encode_minder(
         MinderModel(dict(zip(vae.metrics, vae.limits, strict=True)), {"metric_0": vae}, None, vae.metrics)
     )

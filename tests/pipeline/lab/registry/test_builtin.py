@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.lab.registry.kit import card, payload_of
-from tocsin.models.documents import FORMATS
+from tocsin.models.model_formats import FORMATS
 from tocsin.pipeline.lab.registry.builtin import (
     builtin_cards,
     builtin_payload,
@@ -22,7 +22,7 @@ from tocsin.schemas.errors import RegistryError
 def test_without_files_each_detector_that_needs_none_has_its_own_settings(tmp_path: Path) -> None:
     cards = builtin_cards(tmp_path)
 
-    assert list(cards) == sorted([*FORMATS, "entropy"])
+    assert list(cards) == sorted(["peers", "steps", "entropy"])
     assert all(
         (one.version, one.is_own, builtin_payload(one, tmp_path)) == (BUILTIN, True, b"") for one in cards.values()
     )

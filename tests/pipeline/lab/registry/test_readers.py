@@ -15,7 +15,7 @@ from tests.pipeline.lab.registry.kit import (
     payload_of,
 )
 from tocsin.models.bilstm_file import encode_bilstm
-from tocsin.models.documents import FORMATS
+from tocsin.models.model_formats import FORMATS
 from tocsin.pipeline.lab.backtest.detector_sets import MODELS
 from tocsin.pipeline.lab.registry import BUILTIN, Registry
 from tocsin.pipeline.lab.registry.card import ModelCard, named, write_card
@@ -33,6 +33,8 @@ BAD = [
     *((detector, b"garbage", "model_undecodable") for detector in GOOD),
     ("minder", minder_payload(16), "out_of_range"),
     ("minder", minder_payload()[:-1], "hash_mismatch"),
+    ("minder", minder_payload(hidden=17), "out_of_range"),
+    ("minder", minder_payload(factor=1e5), "out_of_range"),
     ("entropy", b'{"lines": {"max_sigmas": 0.5}}', "out_of_range"),
     ("bilstm", encode_bilstm({"collectives": times("V", factor=0.0)}), "collapsed_weights"),
 ]

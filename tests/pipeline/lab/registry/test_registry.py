@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from tests.pipeline.lab.registry.kit import card, memory_store, payload_of
-from tocsin.models.documents import FORMATS
+from tocsin.models.model_formats import FORMATS
 from tocsin.pipeline.lab.registry import (
     BUILTIN,
     ModelCard,

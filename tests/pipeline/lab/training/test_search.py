@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tocsin.models.documents import FORMATS, Numbers, write_numbers
+from tocsin.models.documents import Numbers, write_numbers
+from tocsin.models.model_formats import FORMATS
 from tocsin.pipeline.lab.training.budget import BudgetReason
 from tocsin.pipeline.lab.training.numbers import COORDINATES
 from tocsin.pipeline.lab.training.search import Coordinate, numbers_at, search

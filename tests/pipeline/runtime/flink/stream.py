@@ -41,6 +41,7 @@ class Stream:
     shuffle_seed: int | None = None
     repeat_count: int = 1
     is_cut: bool = False
+    config: DriverConfig = CONFIG
     outputs: list[Output] = field(default_factory=list)
     state: MemoryState = field(default_factory=MemoryState)
 
@@ -58,13 +59,13 @@ class Stream:
             windows[record.ts_ns // NS_PER_SECOND + 1].extend(map(encode, parts))
         first, last = min(windows), max(windows) + 3
         order = random.Random(self.shuffle_seed)
-        driver, saved, saved_second = JobDriver(CONFIG, KEY, self.state), self.state.saved(), first
+        driver, saved, saved_second = JobDriver(self.config, KEY, self.state), self.state.saved(), first
         second, kills = first, sorted(first + at for at in kill_at)
         while second <= last:
             if kills and second >= kills[0]:
                 kills.pop(0)
                 self.state = saved.saved()
-                driver, second = JobDriver(CONFIG, KEY, self.state), saved_second
+                driver, second = JobDriver(self.config, KEY, self.state), saved_second
                 continue
             beyond = min(last + 1, second + stride)
             for end_ns, data in self._windows(windows, range(second, beyond), order):

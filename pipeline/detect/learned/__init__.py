@@ -1,0 +1,1 @@
+"""Detectors with trained models, as operators of a running job."""

@@ -1,0 +1,56 @@
+"""The flag ``--detector NAME=MODE``: which learned detectors run, and what their anomalies may do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tocsin.schemas.records import NS_PER_SECOND
+
+DETECTOR_HELP: Final = (
+    "a learned detector and what it may do: off, evidence (it supports verdicts of others) or accuse (it may also open"
+    " one alone); may be repeated (default: all off)"
+)
+
+
+def add_detector_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--detector``, which may be repeated."""
+    parser.add_argument("--detector", metavar="NAME=MODE", action="append", help=DETECTOR_HELP)
+
+
+def learned_lines(learned: list[dict[str, Any]], in_use: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each learned detector of a job: its mode, its model, since when it judges, whom it names.
+
+    Args:
+        learned: the detectors' states, as an engine tells them.
+        in_use: detector -> version, hash and first use of its announced model.
+    """
+    for state in learned:
+        name, mode, card = state["detector"], state["mode"], state.get("card")
+        if card is None:
+            model = in_use.get(name)
+            waits = f"; model {model['version']} is announced and judges nothing" if model else ""
+            yield f"  learned   {name}: {mode}{waits}"
+            continue
+        since_ns = int(in_use.get(name, {}).get("since_ns", 0))
+        since = f"{datetime.fromtimestamp(since_ns / NS_PER_SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        begin = f"since {since}" if since_ns else "as it ships"
+        model_text = f"model {card['version']} ({card['content_hash'][:8]}) {begin}" if card["version"] else "no model"
+        names = f"names {', '.join(state['names'])}" if state["names"] else "names nobody"
+        yield f"  learned   {name}: {mode}, {model_text}; {names}"
+        yield f"            {', '.join(f'{key} {_shown(value)}' for key, value in card.items() if key not in _HEAD)}"
+        if state["abstained"]:
+            counts = sorted(state["abstained"].items(), key=lambda item: (-item[1], item[0]))
+            yield f"            judged nothing: {', '.join(f'{count} x {reason}' for reason, count in counts)}"
+
+
+_HEAD: Final = frozenset({"version", "content_hash"})
+
+
+def _shown(value: object) -> str:
+    """Return a value of a card as text."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(_shown, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
