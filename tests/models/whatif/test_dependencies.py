@@ -56,6 +56,28 @@ def test_each_operation_stands_behind_what_it_waits_for() -> None:
     assert len(seen) == plan.op_count
 
 
+def waits_of(ops: list[TemplateOp], kind: str, sequence: int, stage: int) -> set[str]:
+    """Names of what an operation and those that move with it wait for."""
+    index = next(op.index for op in ops if (op.optype, op.seq_id, op.stage) == (kind, sequence, stage))
+    node = next(node for node in build_plan(ops).nodes if index in node.members)
+    return {ops[row].name for row in node.waits_for}
+
+
+def test_the_first_backward_receive_waits_for_the_second_last_forward_computation_before_it() -> None:
+    ops = ops_of(Layout(1, 4, microbatches=6))
+
+    assert "forward-compute 2 of stage 0" in waits_of(ops, "backward-recv", 0, 0)
+    assert "forward-compute 1 of stage 1" in waits_of(ops, "backward-recv", 0, 1)
+
+
+def test_of_several_gatherings_of_a_chunk_the_last_one_counts() -> None:
+    ops = with_more(ops_of(Layout(2, 1)), "params-all-gather", 0, 0.01)
+    ops = [replace(op, mc=0) if op.optype == "params-all-gather" else op for op in ops]
+
+    waits = waits_of(ops, "forward-compute", 0, 0)
+    assert waits == {"params-all-gather 1 of stage 0"}
+
+
 def test_dependencies_in_a_circle_are_refused_by_name() -> None:
     ops = ops_of(Layout(1, 2))
     first = next(op for op in ops if op.optype == "backward-compute" and op.stage == 1)

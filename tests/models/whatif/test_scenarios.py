@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from statistics import fmean, median
 
@@ -127,6 +128,22 @@ def test_what_workers_and_the_last_stage_explain_is_that_of_the_reference(layout
         assert found.last_stage is not None
         expected = plain.share_removed(lambda name, _: name[2] == layout.pp - 1)
         assert found.last_stage.removed_ratio == pytest.approx(expected, abs=1e-4)
+
+
+def test_collectives_of_a_worker_run_one_after_the_other() -> None:
+    slow = Effects(slow_transfers={"params-all-gather": (1.0, 40.0)})
+    made = make(Layout(2, 2, vpp=3), slow, 1, step_count=2)
+
+    near(slowdowns(model_of(made.trace)).real_seconds, Plain(made).steps(lambda *_: True))
+
+
+def test_communication_that_seems_to_end_before_it_began_takes_no_time() -> None:
+    trace = make(Layout(2, 1), Effects(), 1, step_count=1).trace
+    late = (trace.optype == trace.words.index("params-all-gather")) & (trace.dp_rank == 1)
+    model = model_of(replace(trace, start_seconds=trace.start_seconds + np.where(late, 5.0, 0.0)))
+    gather = next(op.index for op in model.arrays.ops if op.optype == "params-all-gather")
+
+    assert model.real_seconds[gather, 0].tolist() == [0.0, pytest.approx(0.02, rel=0.2)]
 
 
 @pytest.mark.parametrize("values", [1, 700, 5_000])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Effects:
     Attributes:
         stages: stage -> factor of its computations.
         workers: (data-parallel rank, stage) -> factor of its computations.
+        slow_steps: number of first steps in which ``workers`` holds; None = all.
+        long_ranks: data-parallel rank -> factor of every second of its microbatches.
         data_sigma: spread of the logarithm of a microbatch's cost, the same forward and backward and on all stages.
         pause_probability: of each forward computation.
         pause_seconds: that it then lasts longer.
@@ -42,6 +44,8 @@ class Effects:
 
     stages: Mapping[int, float] = field(default_factory=dict)
     workers: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    slow_steps: int | None = None
+    long_ranks: Mapping[int, float] = field(default_factory=dict)
     data_sigma: float = 0.0
     pause_probability: float = 0.0
     pause_seconds: float = 0.0
@@ -72,7 +76,8 @@ def make(layout: Layout, effects: Effects, seed: int, step_count: int = 8) -> Ma
     moving = []
     kinds = sorted({name[0] for name in job.labels})
     for at in range(step_count):
-        taken = _seconds(job, effects, random)
+        is_slow = effects.slow_steps is None or at < effects.slow_steps
+        taken = _seconds(job, effects if is_slow else replace(effects, workers={}), random)
         delays = {
             key: float(random.exponential(effects.delay_seconds)) if effects.delay_seconds else 0.0 for key in taken
         }
@@ -101,6 +106,8 @@ def _seconds(job: Job, effects: Effects, random: np.random.Generator) -> dict[tu
     """What each operation of one step takes once it can move."""
     layout = job.layout
     cost = np.exp(random.normal(0.0, effects.data_sigma, (layout.dp, layout.microbatches)))
+    for rank, factor in effects.long_ranks.items():
+        cost[rank, ::2] *= factor
     slow = {kind for kind, (chance, _) in effects.slow_transfers.items() if random.random() < chance}
     found = {}
     for name in job.labels:
