@@ -35,8 +35,7 @@ def learned_lines(learned: list[dict[str, Any]], in_use: Mapping[str, Mapping[st
             yield f"  learned   {name}: {mode}{waits}"
             continue
         since_ns = int(in_use.get(name, {}).get("since_ns", 0))
-        since = f"{datetime.fromtimestamp(since_ns / NS_PER_SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        begin = f"since {since}" if since_ns else "as it ships"
+        begin = f"since {_time(since_ns)}" if since_ns else "as it ships"
         model_text = f"model {card['version']} ({card['content_hash'][:8]}) {begin}" if card["version"] else "no model"
         names = f"names {', '.join(state['names'])}" if state["names"] else "names nobody"
         yield f"  learned   {name}: {mode}, {model_text}; {names}"
@@ -44,6 +43,40 @@ def learned_lines(learned: list[dict[str, Any]], in_use: Mapping[str, Mapping[st
         if state["abstained"]:
             counts = sorted(state["abstained"].items(), key=lambda item: (-item[1], item[0]))
             yield f"            judged nothing: {', '.join(f'{count} x {reason}' for reason, count in counts)}"
+
+
+def judging_lines(answer: Mapping[str, Any], cards: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[str]:
+    """Yield for each running job which announced or learned model judges it, since when, and its card's figures.
+
+    Args:
+        answer: an engine's answer to ``status``, or that of a database's tables.
+        cards: (detector, hash of the payload) -> the model's card in the registry.
+    """
+    for job in answer["jobs"]:
+        if job.get("superseded") or job.get("ended"):
+            continue
+        yield f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})"
+        in_use, learned = job.get("models_in_use", {}), job.get("learned", [])
+        yield from learned_lines(learned, in_use)
+        for name in sorted(in_use.keys() - {state["detector"] for state in learned}):
+            model = in_use[name]
+            hash_text = model["content_hash"][:8]
+            yield f"  rules     {name}: model {model['version']} ({hash_text}) since {_time(model['since_ns'])}"
+        hashes = {state["detector"]: state["card"]["content_hash"] for state in learned if state.get("card")}
+        hashes |= {name: model["content_hash"] for name, model in in_use.items()}
+        yield from (_card_line(name, cards[name, digest]) for name, digest in hashes.items() if (name, digest) in cards)
+
+
+def _card_line(name: str, card: Mapping[str, Any]) -> str:
+    """Return what a model's card says of its training."""
+    figures = card["metrics"].get("validation") or card["metrics"].get("training") or {}
+    f1 = f", F1 {figures['f1']:.3f}" if isinstance(figures.get("f1"), float) else ""
+    count = card["training"].get("recordings", "?")
+    return f"            card of {name}: trained {card['trained_at'][:10]} on {count} recordings{f1}"
+
+
+def _time(at_ns: int) -> str:
+    return f"{datetime.fromtimestamp(at_ns / NS_PER_SECOND, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 _HEAD: Final = frozenset({"version", "content_hash"})

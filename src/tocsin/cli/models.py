@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tocsin.cli.announcing import Announce, add_announcing_arguments, check, is_addressed, of_registry, send
+from tocsin.cli.database import add_database_arguments
+from tocsin.cli.detectors import judging_lines
+from tocsin.cli.engine_reader import add_engine_arguments
 from tocsin.cli.main import EXIT_ERROR
 from tocsin.cli.promote import add_promote_arguments, promote
 from tocsin.cli.registry import add_registry_argument, registry_of
+from tocsin.cli.status import asked
 from tocsin.schemas.errors import ConfigError, RegistryError
 from tocsin.schemas.model_announcement import (
     BUILTIN_VERSION,
@@ -32,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listed = verbs.add_parser("list", help="all models, which is current, which are refused")
     listed.add_argument("detector", metavar="DETECTOR", nargs="?", help="only its models")
+    text = "also ask the engine, or the tables of a distributed one: which model judges each job, and since when"
+    listed.add_argument("--judging", action="store_true", help=text)
+    add_database_arguments(listed)
+    add_engine_arguments(listed)
     shown = verbs.add_parser("show", help="all that is known of one model")
     shown.add_argument("detector", metavar="DETECTOR")
     shown.add_argument("version", metavar="VERSION", nargs="?", help="(default: the current one)")
@@ -99,6 +107,10 @@ def _list(args: argparse.Namespace) -> int:
         print(_table(rows))
     else:
         print(f"no models{f' of {args.detector}' if args.detector else ''} in {registry.where}")
+    if args.judging and not args.json:
+        by_hash = {(row["detector"], row["content_hash"]): row for row in rows}
+        for line in judging_lines(asked(args)[0], by_hash):
+            print(plain(line))
     for text in bad:
         print(plain(f"tocsin models: {text}"), file=sys.stderr)
     return EXIT_ERROR if bad else 0

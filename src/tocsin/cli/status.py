@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         The exit status: 0, 1 if the job that was asked for is unknown, 2 if the engine does not tick.
     """
-    answer, ticks = _asked(args)
+    answer, ticks = asked(args, args.job)
     if args.json:
         print(json_text(answer, indent=2))
         return 0 if ticks else EXIT_ERROR
@@ -51,33 +51,37 @@ def run(args: argparse.Namespace) -> int:
     return status if ticks else EXIT_ERROR
 
 
-def _asked(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+def asked(args: argparse.Namespace, job: str | None = None) -> tuple[dict[str, Any], bool]:
     """Return the answer of the engine, or of the database of a distributed one, and whether anything is judged now.
 
     Without flags it is this machine's engine; where none runs, the server that the environment names.
+
+    Args:
+        args: flags of ``add_database_arguments`` and ``add_engine_arguments``.
+        job: id of the job to ask for, None: all.
     """
-    asked = {"job_id": args.job} if args.job else {}
+    about = {"job_id": job} if job else {}
     reader = reader_of(args)
     if reader is not None:
-        answer = reader.call("status", **asked)
+        answer = reader.call("status", **about)
         return answer, is_ticking(answer, "status")
     data, address = database_of(args)
     if args.clickhouse:
-        return _from_table(args, data, address)
+        return _from_table(job, data, address)
     try:
         ticks = engine_ticks(data, "status")
         client = ControlClient(control_socket(data), ANSWER_TIMEOUT_SECONDS if ticks else _STALLED_ENGINE_SECONDS)
-        return client.call("status", **asked), ticks
+        return client.call("status", **about), ticks
     except EngineAbsentError:
         if address is None:
             raise
-        return _from_table(args, data, address)
+        return _from_table(job, data, address)
 
 
-def _from_table(args: argparse.Namespace, data: Path, address: ClickHouseAddress | None) -> tuple[dict[str, Any], bool]:
+def _from_table(job: str | None, data: Path, address: ClickHouseAddress | None) -> tuple[dict[str, Any], bool]:
     """Return the newest states in the database, and whether they are recent."""
     with database(data, address) as ask:
-        answer = read_status(ask, args.job)
+        answer = read_status(ask, job)
     age_seconds = answer["tick_age_seconds"]
     return answer, age_seconds is not None and tell_age(age_seconds, "status")
 
