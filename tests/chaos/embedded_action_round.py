@@ -39,14 +39,14 @@ class EmbeddedActionConfig:
     Attributes:
         seed: of faults and kills.
         kills_count: most kills of each role.
-        faults_count: in all.
+        faults_count: in all; a fleet of four machines has four restarts an hour.
         tracks_count: jobs at a time.
         away_seconds: how long who was killed is away, from and to.
     """
 
     seed: int
     kills_count: int = 10
-    faults_count: int = 8
+    faults_count: int = 4
     tracks_count: int = 4
     away_seconds: tuple[float, float] = (0.0, 1.5)
 

@@ -87,12 +87,36 @@ class ActionMachine(RuleBasedStateMachine):
             world.books.means[job] = (0, True)
             world.tell_job(job)
 
-    @rule(host=st.sampled_from(("n0", "n1", "n4")), kind=kinds, cause=causes, is_well=st.booleans())
-    def strike_and_carry_out(self, host: str, kind: ActionKind, cause: str, is_well: bool) -> None:
+    @rule(
+        host=st.sampled_from(("n0", "n1", "n4")),
+        kind=kinds,
+        cause=causes,
+        is_well=st.booleans(),
+        has_witnesses=st.sampled_from((True, True, False)),
+    )
+    def strike_and_carry_out(
+        self, host: str, kind: ActionKind, cause: str, is_well: bool, has_witnesses: bool = True
+    ) -> None:
         if is_well:
             self.recover()
-        self._strike((host,), kind, cause)
+        self._strike((host,), kind, cause, has_witnesses=has_witnesses)
         self._carry_out_newest()
+
+    @rule(host=hosts, cause=causes)
+    def deny_and_strike_again(self, host: str, cause: str) -> None:
+        """A person denies an eviction, and the same machine shows the same again."""
+        self.recover()
+        self._strike((host,), ActionKind.EVICT, cause, has_witnesses=False)
+        for action in self._newest():
+            self.world.command(Denial(CLUSTER, action.action_id, "operator:eve", self.world.now_ns))
+        self.strike_and_carry_out(host, ActionKind.EVICT, cause, is_well=True)
+
+    @rule(host=hosts, kind=kinds, cause=causes)
+    def executors_die(self, host: str, kind: ActionKind, cause: str) -> None:
+        self.recover()
+        self.world.is_executor_alive = False
+        self.wait(100)
+        self.strike_and_carry_out(host, kind, cause, is_well=False)
 
     @rule(cause=causes)
     def trickle(self, cause: str) -> None:
@@ -166,10 +190,14 @@ class ActionMachine(RuleBasedStateMachine):
         if action is not None:
             self._carry_out(action)
 
-    def _carry_out_newest(self) -> None:
+    def _newest(self) -> list[Action]:
+        """Return the actions of the newest verdict, without pages."""
         found = [one for one in self.world.latest.values() if one.verdict_id == f"v{self.count}"]
-        for action in found:
-            if action.state in {S.APPROVED, S.UNDOING} and action.kind is not ActionKind.NOTIFY:
+        return [one for one in found if one.kind is not ActionKind.NOTIFY]
+
+    def _carry_out_newest(self) -> None:
+        for action in self._newest():
+            if action.state in {S.APPROVED, S.UNDOING}:
                 self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
@@ -323,6 +351,7 @@ class ActionMachine(RuleBasedStateMachine):
         end_ns = world.now_ns + 600 * NS_PER_SECOND
         world.work = Maintenance("0" * 16, CLUSTER, target, world.now_ns, end_ns, "fans", "operator:eve", world.now_ns)
         world.hear(world.work)
+        self.strike_and_carry_out(host, ActionKind.EVICT, "disk", is_well=True)
 
     @invariant()
     def always(self) -> None:
