@@ -49,7 +49,7 @@ class ProposalIntake:
         for tracked in actions:
             if not tracked.is_unbegun or id(tracked) in again:
                 continue
-            if _asks_for_other(verdict, tracked):
+            if _asks_for_other(verdict, tracked) or _is_superseded(tracked, proposals):
                 self._desk.end(tracked, ActionState.CANCELLED, ActionReason.VERDICT_CHANGED, now_ns, verdict.reason)
             else:
                 self._renew(tracked, verdict, verdict.expires_ns, now_ns)
@@ -191,6 +191,13 @@ def _merged(proposal: Proposal) -> Proposal:
     if is_leaf and proposal.kind in REMOVING_KINDS and len(set(proposal.hosts)) > 1:
         return replace(proposal, component=common)
     return proposal
+
+
+def _is_superseded(tracked: TrackedAction, proposals: Sequence[Proposal]) -> bool:
+    """Return whether the policy asks to take a machine of an action that takes none, and for this action no more."""
+    return tracked.kind not in REMOVING_KINDS and any(
+        one.kind in REMOVING_KINDS and set(one.hosts) & set(tracked.hosts) for one in proposals
+    )
 
 
 def _asks_for_other(verdict: Verdict, tracked: TrackedAction) -> bool:

@@ -90,7 +90,7 @@ def _wished_action(finding: Finding, *, confirmed: bool, hard: bool) -> ActionKi
         mild = CAUSES[finding.cause].blames == "nobody"
         return CAUSES[finding.cause].action if mild else ActionKind.NOTIFY
     action = CAUSES[finding.cause].action
-    if finding.fault is FaultKind.HANG and action in HARD_KINDS and not finding.certain:
+    if finding.fault is FaultKind.HANG and action in HARD_KINDS and not (finding.certain or finding.is_by_part):
         # The process lives and is elsewhere (an evaluation of its own, a full disk): no machine is shown to be bad.
         action = ActionKind.RESTART
     if finding.is_soft and action is ActionKind.RESTART:

@@ -38,6 +38,7 @@ class Finding:
         is_wordless: whether a process ended without a signal, and only the job's history hints at the cause.
         ends: reason why an incident without suspects that the finding belongs to is over; None: it goes on. A finding
             that ends incidents opens none.
+        is_by_part: whether the driver of the accused machine told that a part of it broke as the job came to stand.
         is_lone: whether the rest of the job goes on undisturbed; nobody is restarted or rolled back then.
     """
 
@@ -65,6 +66,7 @@ class Finding:
     is_by_words: bool = False
     is_wordless: bool = False
     is_lone: bool = False
+    is_by_part: bool = False
     ends: Reason | None = None
 
     @property

@@ -126,3 +126,56 @@ class TestRestartWaitsForItsVerdict:
         scenario.run(60)
 
         assert [(kind, hosts) for _, kind, hosts in acting.done] == [("restart", ("n03",))]
+
+
+class TestABrokenPartBesideAFrozenProcess:
+    @pytest.mark.parametrize("gap_seconds", [0, 5])
+    def test_its_machine_is_evicted(self, gap_seconds: int) -> None:
+        scenario, job, acting = acted()
+        scenario.at(20).inject(told, job, 3, 79)
+        scenario.at(20 + gap_seconds).inject(job.freeze, 3)
+        scenario.run(60)
+
+        assert [(kind, hosts) for _, kind, hosts in acting.done] == [("evict", ("n03",))]
+
+    @pytest.mark.parametrize("xid", [13, 31, 43, 45, 999])
+    def test_a_code_that_is_no_broken_part_takes_no_machine(self, xid: int) -> None:
+        scenario, job, acting = acted()
+        scenario.at(20).inject(told, job, 3, xid)
+        scenario.at(20).inject(job.freeze, 3)
+        scenario.run(60)
+
+        assert {kind for _, kind, _ in acting.done} <= {"restart"}
+
+    def test_what_another_machine_told_takes_neither(self) -> None:
+        scenario, job, acting = acted()
+        scenario.at(20).inject(told, job, 5, 79)
+        scenario.at(20).inject(job.freeze, 3)
+        scenario.run(90)
+
+        assert "evict" not in [kind for _, kind, _ in acting.done]
+
+    @pytest.mark.parametrize("gap_seconds", [30, 120])
+    def test_what_was_told_long_before_the_job_stood_takes_no_machine(self, gap_seconds: int) -> None:
+        scenario, job, acting = acted()
+        scenario.at(20).inject(told, job, 3, 79)
+        scenario.at(20 + gap_seconds).inject(job.freeze, 3)
+        scenario.run(gap_seconds + 60)
+
+        assert [(kind, hosts) for _, kind, hosts in acting.done] == [("restart", ("n03",))]
+
+    def test_a_port_that_may_come_back_takes_no_machine_at_once(self) -> None:
+        scenario, job, acting = acted()
+        scenario.at(20).inject(job.event, 3, events.IB_PORT, Severity.ERROR, port="mlx5_0/1", state="down")
+        scenario.at(20).inject(job.freeze, 3)
+        scenario.run(60)
+
+        assert "evict" not in [kind for _, kind, _ in acting.done]
+
+    def test_a_rank_that_entered_another_collective_keeps_its_machine(self) -> None:
+        scenario, job, acting = acted()
+        scenario.at(20).inject(told, job, 3, 79)
+        scenario.at(20).inject(job.skip_collective, 3)
+        scenario.run(60)
+
+        assert "evict" not in [kind for _, kind, _ in acting.done]

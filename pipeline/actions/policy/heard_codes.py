@@ -42,6 +42,13 @@ class HeardCodes:
             if abs(ts_ns - verdict.onset_ns) <= _NEAR_NS
         )
 
+    def timed(self, verdict: Verdict) -> tuple[tuple[int, FoundCode], ...]:
+        """Return the codes of a verdict's hosts, each with the time of its event, ns."""
+        cluster = verdict.job.cluster
+        return tuple(
+            one for suspect in verdict.suspects for one in self._codes.get(f"{cluster}/{suspect.component.name}", ())
+        )
+
     def to_state(self) -> dict[str, list[list[Any]]]:
         """Return the codes as JSON values."""
         return {key: [[ts_ns, code.name, code.action] for ts_ns, code in codes] for key, codes in self._codes.items()}

@@ -17,6 +17,7 @@ from tocsin.pipeline.actions.policy.config import Policy, PolicyRule, ProposalTa
 from tocsin.pipeline.actions.policy.heard_codes import HeardCodes, code_of_event
 from tocsin.pipeline.actions.policy.matching import VerdictFacts, facts_of, fits
 from tocsin.pipeline.actions.policy.proposal import RepeatedCode, hosts_of, signal_of
+from tocsin.pipeline.actions.policy.proven import proven_fault
 from tocsin.pipeline.actions.policy.reasons import PolicyReason
 from tocsin.pipeline.actions.policy.repeats import Repeats
 from tocsin.pipeline.actions.policy.steps import FailureSteps
@@ -86,6 +87,7 @@ class PolicyLadder:
             if verdict.state is VerdictState.CANCELLED:
                 self._take_back(verdict)
             return ()
+        verdict = proven_fault(verdict, self._heard.timed(verdict)) or verdict
         evicted_ns = self._evicted_ns.get(_job_name(verdict.job), 0)
         facts = facts_of(verdict, self._heard.of(verdict), evicted_ns)
         rule = next((one for one in self._policy.rules if fits(one.match, facts)), None)

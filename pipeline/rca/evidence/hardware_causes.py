@@ -145,6 +145,7 @@ class HardwareCauses:
             evidence=(best.evidence(), *finding.evidence),
             # Metrics alone let a hang wait for its restart; a part that says itself that it is broken does not.
             is_soft=finding.is_soft and not (best.accuses and finding.fault is FaultKind.HANG),
+            is_by_part=self._rules.broke_with(best, finding.onset_ns),
         )
 
 

@@ -60,6 +60,19 @@ class HardwareRules:
     flap_cost_ratio: float = 0.5
     ailing_count: int = 3
 
+    def broke_with(self, fact: HardwareFact, onset_ns: int) -> bool:
+        """Return whether the driver told that a part broke for good about the time at which a job came to stand.
+
+        A port that is down is none: most come back by themselves.
+
+        Args:
+            fact: what was reported.
+            onset_ns: begin of the standstill.
+        """
+        is_broken = fact.accuses and fact.is_of_driver and fact.fault == FaultKind.FAIL_STOP.value
+        is_near = onset_ns - self.stall_before_ns <= fact.ts_ns <= onset_ns + self.stall_after_ns
+        return is_broken and is_near and fact.name != IB_PORT
+
 
 class HardwareLog:
     """The hardware events of one job's machines.
