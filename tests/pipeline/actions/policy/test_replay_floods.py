@@ -19,6 +19,7 @@ from tocsin.pipeline.actions.policy.replay import Decision, DecisionOutcome, rep
 from tocsin.pipeline.actions.policy.verdict_lines import read_verdict_lines
 from tocsin.schemas.actions import REMOVING_KINDS
 from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Component, ComponentKind, Verdict, VerdictState
 
 POLICY = load_policy()
@@ -145,3 +146,26 @@ def test_texts_of_another_program_are_no_classes_of_their_own(cause: str) -> Non
     lines = [verdict(cause.format(n), (f"n{n}",), 60.0 * n, reason=f"{n} errors", name=f"v{n}") for n in range(40)]
 
     assert sum(one.outcome is DecisionOutcome.ACT for one in decided(lines)) == 2
+
+
+@pytest.mark.parametrize(("span_seconds", "most_count"), [(3000.0, 12), (80_000.0, 40)])
+def test_a_signal_under_many_listed_reasons_takes_no_more_than_the_fleet_may_lose(
+    span_seconds: float, most_count: int
+) -> None:
+    reasons = [one.value for one in Reason if one is not Reason.CANARY][:50]
+    lines = [
+        verdict(
+            "unknown",
+            (f"n{number}",),
+            span_seconds * number / 150,
+            action=A.DRAIN,
+            reason=reasons[number % 50],
+            name=f"v{number}",
+            job=replace(JOB, job_id=f"j{number}"),
+        )
+        for number in range(150)
+    ]
+    taken = [one for one in decided(lines) if one.outcome is DecisionOutcome.ACT and one.kind in REMOVING_KINDS]
+
+    assert len(reasons) == 50
+    assert len({one.target for one in taken}) == len(taken) == most_count
