@@ -10,7 +10,8 @@ from tocsin.models.entropy import EntropyConfig
 
 FORMAT_NAME: Final = "entropy/1"
 """The format word of an ``entropy`` model in registries and announcements."""
-_SECTIONS: Final = {"lines": {"max_sigmas": Bounds(1.0, 100.0)}}
+_SECTIONS: Final = {"lines": {"max_sigmas": Bounds(1.0, 16.0)}}
+"""A quarter of the program's own line to four times as much, so that no model can blind the detector."""
 
 
 def encode_entropy(config: EntropyConfig) -> bytes:

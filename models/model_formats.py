@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from tocsin.models.bilstm_file import decode_bilstm
 from tocsin.models.documents import Model, read_peers, read_steps, refuse_field
+from tocsin.models.entropy_file import decode_entropy
 from tocsin.models.minder_file import decode_live_minder
-from tocsin.schemas.errors import ModelRefusedError
 from tocsin.schemas.model_announcement import (
     BOUNDARY_NS,
     DEFAULT_FORMAT,
@@ -40,15 +41,13 @@ class ModelFormat(NamedTuple):
 
 
 FORMATS: Final[Mapping[str, ModelFormat]] = {
+    "bilstm": ModelFormat(1, decode_bilstm, is_trained=True),
+    "entropy": ModelFormat(1, decode_entropy, is_trained=True),
     "minder": ModelFormat(1, decode_live_minder, is_trained=True),
     "peers": ModelFormat(1, read_peers),
     "steps": ModelFormat(1, read_steps),
 }
 """Detector name -> payload format of its models."""
-
-RECORDINGS_ONLY: Final = frozenset({"bilstm", "entropy"})
-"""Detectors with trained models that judge recordings only. No running engine uses them, so their models cannot be
-announced."""
 
 
 def accept(announcement: ModelAnnouncement) -> Model:
@@ -62,9 +61,6 @@ def accept(announcement: ModelAnnouncement) -> Model:
     _check_time(announcement)
     name = announcement.name
     own = FORMATS.get(name)
-    if name in RECORDINGS_ONLY:
-        text = f"{name} judges recordings only (tocsin backtest): no running engine can use its models"
-        raise ModelRefusedError(ModelRefusal.RECORDINGS_ONLY.value, text)
     if own is None:
         refuse_field(ModelRefusal.UNKNOWN_DETECTOR, "name", name, f"one of {' '.join(sorted(FORMATS))}")
     digest = content_hash(announcement.payload)

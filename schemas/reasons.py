@@ -251,7 +251,6 @@ class ModelRefusal(NamedReason):
     """Reason for which an announced model is refused; the present one stays in use."""
 
     UNKNOWN_DETECTOR = "unknown_detector", "This program has no detector of that name."
-    RECORDINGS_ONLY = "recordings_only", "The detector judges recordings; no running engine uses it."
     UNKNOWN_FORMAT = "unknown_format", "The detector reads no such payload."
     NEWER_FORMAT = "newer_format", "Written for a newer program."
     HASH_MISMATCH = "hash_mismatch", "The payload is not what was announced."

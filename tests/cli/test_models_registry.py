@@ -423,7 +423,7 @@ def test_recordings_without_truth_cannot_be_compared_on(
 
 
 @pytest.mark.usefixtures("few")
-def test_what_judges_recordings_only_is_run_over_them(
+def test_a_learned_detector_is_compared_alone(
     registry: Registry, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = registry.add(card("entropy"), b'{"lines": {"max_sigmas": 5.0}}').version

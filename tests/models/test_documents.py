@@ -55,8 +55,7 @@ def test_a_withdrawal_is_the_detectors_own_settings() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason", "words"),
     [
-        ({"name": "oracle"}, "unknown_detector", "name = 'oracle': must be one of minder peers steps"),
-        ({"name": "bilstm"}, "recordings_only", "bilstm judges recordings only (tocsin backtest)"),
+        ({"name": "oracle"}, "unknown_detector", "name = 'oracle': must be one of bilstm entropy minder peers steps"),
         ({"format": "peers"}, "unknown_format", "format = 'peers': must be peers/1"),
         ({"format": "peers/0"}, "unknown_format", "peers/1"),
         ({"format": "steps/1"}, "unknown_format", "peers/1"),

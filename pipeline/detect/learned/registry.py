@@ -8,6 +8,8 @@ from typing import Final
 from tocsin.pipeline.detect.learned.config import DetectorMode, LearnedConfig
 from tocsin.pipeline.detect.learned.minder import StreamingMinder, StreamingMinderConfig
 from tocsin.pipeline.detect.learned.operator import LearnedOperator
+from tocsin.pipeline.detect.learned.traces import StreamingBilstm, StreamingEntropy
+from tocsin.pipeline.detect.traces.detector import TracesConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.errors import ConfigError
 
@@ -15,6 +17,8 @@ Make = Callable[[JobGraph], LearnedOperator]
 """Function from a job's graph to a new operator with its default settings."""
 
 LEARNED: Final[Mapping[str, Make]] = {
+    "entropy": lambda graph: StreamingEntropy(TracesConfig(), graph),
+    "bilstm": lambda graph: StreamingBilstm(TracesConfig(), graph),
     "minder": lambda graph: StreamingMinder(StreamingMinderConfig(), graph),
 }
 """Detector name -> how its operator is made. The order is the order in which they judge."""

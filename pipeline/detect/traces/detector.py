@@ -1,8 +1,8 @@
 """Trace detectors: ranks whose operation durations are distributed unlike their peers', by entropy or a network.
 
 Two detectors judge the same windows (``windows``). ``entropy`` needs no model; ``bilstm`` (in the manner of DistAD with
-OC-NN) does. No engine runs them: they are used on recordings (``pipeline/lab/backtest/trace_runner.py``), as both found
-less than the detectors for running jobs.
+OC-NN) does. Running jobs are judged through ``detect.learned.traces``, off by default, as both found less than
+``peers`` and ``steps``; recordings through ``pipeline/lab/backtest/trace_runner.py``.
 
 A rank is compared with the peers of its role and with its own past, as permanent differences stem from how the job is
 split. A fault present from the first minute is therefore not found; ``steps`` finds those.

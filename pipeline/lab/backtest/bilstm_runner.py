@@ -15,7 +15,7 @@ from tocsin.schemas.reasons import Reason
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BilstmRunner:
-    """Runner that turns every anomaly of ``bilstm`` into an accusation; offline only, like ``EntropyRunner``.
+    """Runner that turns every anomaly of ``bilstm`` into an accusation.
 
     Attributes:
         networks: operation family -> its network; without any, nothing is judged.

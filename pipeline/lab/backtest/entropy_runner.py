@@ -13,7 +13,7 @@ from tocsin.pipeline.recording.tables import Recording
 
 @dataclass(frozen=True, slots=True)
 class EntropyRunner:
-    """Runner that turns every anomaly of ``entropy`` into an accusation; no engine runs this detector."""
+    """Runner that turns every anomaly of ``entropy`` into an accusation."""
 
     config: EntropyConfig = field(default_factory=EntropyConfig)
 

@@ -1,7 +1,6 @@
 """The trace detectors over a recording: windows of its steps and collectives as they arrive, then of its operations.
 
-They run offline only. No engine uses them: on simulated faults they found fewer, and later, than the detectors that
-judge running jobs (``docs/traces.md``).
+On simulated faults they found fewer, and later, than ``peers`` and ``steps`` (``docs/traces.md``).
 """
 
 from __future__ import annotations
