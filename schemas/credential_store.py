@@ -43,6 +43,8 @@ class CredentialStore:
         self.trouble = ""
         self._may_come_later = may_come_later
         self._stamp: _Stamp | None = None
+        self._refused: _Stamp | None = None
+        """Stamp of the file that could not be used, if there is trouble."""
         self._by_id: dict[str, Credential] = {}
         if not self._is_yet_to_come():
             self._read()
@@ -66,7 +68,8 @@ class CredentialStore:
     def refresh(self) -> bool:
         """Read the file again if it changed.
 
-        A file that cannot be used sets ``trouble`` and leaves the credentials as they are.
+        A file that cannot be used sets ``trouble`` and leaves the credentials as they are; it is read again when it
+        changes once more.
 
         Returns:
             Whether the credentials changed.
@@ -74,11 +77,14 @@ class CredentialStore:
         if self._is_yet_to_come():
             return False
         try:
-            if self._stamp is not None and _stamp_of(self.path.stat()) == self._stamp and not self.trouble:
+            found = _stamp_of(self.path.stat())
+            if self._stamp is not None and found == (self._refused if self.trouble else self._stamp):
                 return False
+            self._refused = found
             before = self._by_id
             self._read()
         except OSError as error:
+            self._refused = None
             self.trouble = f"{self.path}: {error.strerror or error}"
             return False
         except CredentialError as error:

@@ -23,7 +23,7 @@ from tocsin.schemas.job_key import JobKey
 def test_a_sink_believes_an_executor_whose_key_came_later_and_none_whose_key_was_taken_back(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
     write_credentials(path, (public_half(CONTROLLER),))
-    config = _sink_config(argparse.Namespace(act=True, controller_keys=str(path)), None)
+    config = _sink_config(argparse.Namespace(act=True, controller_keys=str(path)), None)[0]
     assert config.ack_check is not None
     ack = encode_ack(Ack("a1", JobKey("c1", "job", 0), AckKind.DONE, EXECUTOR.name, 1, 1, T0))
     header = AckSigner(EXECUTOR).header(ack)

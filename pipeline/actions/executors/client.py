@@ -20,9 +20,10 @@ from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.signed_actions import SignedAction, SignedActions
 from tocsin.pipeline.actions.executors.target import HandsOnFacts, ShowsProposals, TargetSystem, TellsFacts
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
-from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
+from tocsin.pipeline.identity.action_signatures import AckSigner
 from tocsin.schemas.action_codec import encode_ack, encode_event
 from tocsin.schemas.action_events import Ack, ActionEvent, ExecutorHeard
+from tocsin.schemas.actions import Action
 from tocsin.schemas.errors import EngineError, IdentityError, SchemaError, TargetError, TransportError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.records import NS_PER_SECOND
@@ -68,17 +69,25 @@ class EngineChannel(Protocol):
         ...
 
 
+class AdmitsActions(Protocol):
+    """Decides which actions are believed."""
+
+    def admit(self, value: bytes, header: bytes | None, now_ns: int) -> Action:
+        """See ``ActionChecker.admit``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorKeys:
     """With what an executor signs, and what it believes.
 
     Attributes:
         signer: signs messages; its credential's holder is the executor's name.
-        checker: checks actions against the controllers' public keys.
+        checker: checks actions against the controllers' public keys, perhaps those that a file holds now.
     """
 
     signer: AckSigner
-    checker: ActionChecker
+    checker: AdmitsActions
 
 
 class ExecutorClient:
@@ -86,6 +95,7 @@ class ExecutorClient:
 
     Attributes:
         name: name of the executor.
+        keys: with what it signs, and what it believes.
         signed: the actions as they were signed, for targets that check the signature themselves.
         troubles: kind -> how often.
         is_connected: whether the last exchange succeeded.
@@ -113,7 +123,7 @@ class ExecutorClient:
         self.name = configs[0].name
         self._configs = configs
         self._channel = channel
-        self._keys = keys
+        self.keys = keys
         self._clock_ns = clock_ns
         self.signed = SignedActions() if signed is None else signed
         self._cores = [ExecutorCore(config) for config in configs]
@@ -208,7 +218,7 @@ class ExecutorClient:
         """Return a signed action that a known controller signed, None for anything else."""
         try:
             value, signature = (base64.b64decode(str(line.get(name, "")), validate=True) for name in _FIELDS)
-            action = self._keys.checker.admit(value, signature or None, self._clock_ns())
+            action = self.keys.checker.admit(value, signature or None, self._clock_ns())
         except IdentityError as error:
             self._trouble(ExchangeTrouble.FORGED, f"{error.reason}: {error}")
         except (SchemaError, ValueError) as error:
@@ -250,7 +260,7 @@ class ExecutorClient:
     def _put(self, told: Ack | ActionEvent) -> None:
         """Sign a message and let it wait for the next exchange."""
         value = encode_ack(told) if isinstance(told, Ack) else encode_event(told)
-        self._wait(value, self._keys.signer.header(value))
+        self._wait(value, self.keys.signer.header(value))
 
     def _wait(self, value: bytes, header: bytes) -> None:
         """Let a signed message wait for the next exchange."""

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from tocsin.cli.action_settings import action_checker_of
+from tocsin.cli.action_settings import action_keys_of
 from tocsin.cli.engine_reader import CHANGING, channel_of
 from tocsin.cli.identity import signer_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
@@ -40,7 +40,7 @@ def actions_channel(args: argparse.Namespace, roles: tuple[Role, ...]) -> Operat
     """
     if not is_over_kafka(args):
         return channel_of(args, roles)
-    settings, checker = settings_of(args), action_checker_of(args.controller_keys)
+    settings, keys = settings_of(args), action_keys_of(args.controller_keys)
     signer = signer_of(args, *CHANGING) if roles == CHANGING else None
     if roles == CHANGING and signer is None:
         must = "the file of a key pair of role operator (tocsin token issue NAME --role operator)"
@@ -50,4 +50,6 @@ def actions_channel(args: argparse.Namespace, roles: tuple[Role, ...]) -> Operat
     from tocsin.pipeline.kafka.action_exchange import KafkaExchange
 
     exchange = KafkaExchange(settings, args.topic_prefix)
-    return ActionClient(exchange, None if signer is None else AckSigner(signer), checker)
+    return ActionClient(
+        exchange, None if signer is None else AckSigner(signer), keys.now() if keys is not None else None
+    )

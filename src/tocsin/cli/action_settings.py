@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from tocsin.cli.policy import add_policy_argument
 from tocsin.schemas.credential_store import CredentialStore, read_credentials, write_credentials
@@ -15,13 +14,12 @@ from tocsin.schemas.credentials import Credential, Role
 from tocsin.schemas.errors import ConfigError, CredentialError
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.identity.action_signatures import ActionChecker
+    from tocsin.pipeline.identity.key_file import ActionKeys
     from tocsin.pipeline.runtime.embedded.actions.action_attach import ActionSettings
 
 KEY_FILE: Final = "controller-key.json"
 PUBLIC_FILE: Final = "controller-public.json"
 _MOST_SPARES: Final = 100_000
-Checker = TypeVar("Checker")
 
 
 def add_action_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,31 +90,10 @@ def controller_key(folder: Path) -> Credential:
     return max(found, key=lambda one: one.created_ns)
 
 
-class FreshChecker(Generic[Checker]):
-    """A checker of signatures that knows the keys which a file holds now: holders come and go while a command runs."""
-
-    def __init__(self, path: str, make: Callable[[Iterable[Credential]], Checker]) -> None:
-        """Read the file.
-
-        Args:
-            path: file of credentials.
-            make: makes the checker of credentials.
-
-        Raises:
-            CredentialError: the file cannot be used. Later, what was read before stays in use.
-        """
-        self._store, self._make = CredentialStore(Path(path)), make
-        self._checker = make(self._store.all())
-
-    def now(self) -> Checker:
-        """Return the checker with the present keys."""
-        if self._store.refresh():
-            self._checker = self._make(self._store.all())
-        return self._checker
-
-
-def action_checker_of(path: str) -> ActionChecker | None:
+def action_keys_of(path: str) -> ActionKeys | None:
     """Return what checks the signatures of actions against a file of credentials, None: they are not checked.
+
+    The file is read again when it changes.
 
     Raises:
         ConfigError: the file holds no controller's key.
@@ -124,10 +101,10 @@ def action_checker_of(path: str) -> ActionChecker | None:
     """
     if not path:
         return None
-    from tocsin.pipeline.identity.action_signatures import ActionChecker
+    from tocsin.pipeline.identity.key_file import ActionKeys
 
-    checker = ActionChecker(read_credentials(Path(path)))
-    if not checker.key_ids:
+    keys = ActionKeys(path)
+    if not keys.now().key_ids:
         must = "a file with a public key of role controller (tocsin token issue NAME --role controller)"
         raise ConfigError("--controller-keys", path, must)
-    return checker
+    return keys

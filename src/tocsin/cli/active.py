@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tocsin.cli.kafka import add_kafka_arguments
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 
 if TYPE_CHECKING:
+    from tocsin.pipeline.identity.key_file import AnyKeyFile
     from tocsin.pipeline.kafka.active import ActiveWork
     from tocsin.pipeline.kafka.seat import SeatConfig
     from tocsin.schemas.kafka.settings import KafkaSettings
@@ -31,7 +33,13 @@ def add_active_arguments(parser: argparse.ArgumentParser) -> None:
     add_log_arguments(parser)
 
 
-def run_active(args: argparse.Namespace, settings: KafkaSettings, seat: SeatConfig, work: ActiveWork) -> None:
+def run_active(
+    args: argparse.Namespace,
+    settings: KafkaSettings,
+    seat: SeatConfig,
+    work: ActiveWork,
+    key_files: Sequence[AnyKeyFile] = (),
+) -> None:
     """Be a candidate for the seat, and work while this process has it, until SIGTERM or Ctrl-C.
 
     Args:
@@ -39,12 +47,14 @@ def run_active(args: argparse.Namespace, settings: KafkaSettings, seat: SeatConf
         settings: the Kafka cluster.
         seat: settings of the seat.
         work: what the active process does.
+        key_files: files of keys that it uses, for the metrics.
 
     Raises:
         EngineError: no broker can be reached at the start, it refuses, or a topic is missing.
     """
     set_up_logs(args)
     from tocsin.collectors.metrics_page import MetricsPage
+    from tocsin.pipeline.identity.key_file import key_file_families
     from tocsin.pipeline.kafka.active import ActiveProcess
     from tocsin.pipeline.kafka.seat import kafka_seat
 
@@ -54,7 +64,9 @@ def run_active(args: argparse.Namespace, settings: KafkaSettings, seat: SeatConf
     with contextlib.ExitStack() as opened:
         process = ActiveProcess(seat.name, opened.enter_context(kafka_seat(settings, seat)), work)
         if args.metrics_listen:
-            page = MetricsPage(args.metrics_listen, process.families, process.health)
+            page = MetricsPage(
+                args.metrics_listen, lambda: [*process.families(), *key_file_families(key_files)], process.health
+            )
             page.start()
             opened.callback(page.close)
         print(f"tocsin {seat.name}: group {seat.prefix}.{seat.name}", file=sys.stderr, flush=True)

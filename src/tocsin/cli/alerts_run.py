@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from tocsin.cli.action_settings import action_checker_of
+from tocsin.cli.action_settings import action_keys_of
 from tocsin.cli.active import add_active_arguments, run_active
 from tocsin.cli.kafka import settings_of
 from tocsin.cli.sink import check_of
@@ -15,6 +15,7 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka.topics import ALERTS_STATE
 
 if TYPE_CHECKING:
+    from tocsin.pipeline.identity.key_file import ActionKeys, AnyKeyFile
     from tocsin.pipeline.kafka.alert_work import ReadAction
 
 
@@ -38,7 +39,8 @@ def run_alerts(args: argparse.Namespace) -> None:
     """Tell people until SIGTERM or Ctrl-C.
 
     Raises:
-        ConfigError: there is no routes file, or it is wrong.
+        ConfigError: there is no routes file, or it is wrong; the file of keys holds no controller's key.
+        CredentialError: a file of keys cannot be read.
         EngineError: no broker can be reached at the start, it refuses, or a topic is missing.
     """
     if args.alerts is None:
@@ -62,20 +64,17 @@ def run_alerts(args: argparse.Namespace) -> None:
     for adapter in make_adapters().values():  # what is wrong with a receiver is told at the start
         adapter.close()
     identity = StreamIdentity.of_config(SignatureConfig(signing_key=args.signing_key), time.time_ns())
-    work = AlertWork(AlertWorkConfig(routes, read_action=_read_action(args)), make_adapters, identity, check)
-    run_active(args, settings, SeatConfig(args.topic_prefix, ALERTS_STATE, "alerts", work.inputs), work)
+    action_keys = action_keys_of(args.controller_keys) if args.act else None
+    config = AlertWorkConfig(routes, read_action=_read_action(args, action_keys))
+    work = AlertWork(config, make_adapters, identity, check)
+    key_files: list[AnyKeyFile] = [one for one in (check, action_keys) if one is not None]
+    run_active(args, settings, SeatConfig(args.topic_prefix, ALERTS_STATE, "alerts", work.inputs), work, key_files)
 
 
-def _read_action(args: argparse.Namespace) -> ReadAction | None:
-    """Return what reads actions, None where none is carried out.
-
-    Raises:
-        ConfigError: the file of keys holds no controller's key.
-        CredentialError: it cannot be read.
-    """
+def _read_action(args: argparse.Namespace, keys: ActionKeys | None) -> ReadAction | None:
+    """Return what reads actions, None where none is carried out."""
     from tocsin.schemas.action_codec import decode_action
 
     if not args.act:
         return None
-    checker = action_checker_of(args.controller_keys)
-    return checker.admit if checker is not None else lambda value, _header, _now_ns: decode_action(value)
+    return keys.admit if keys is not None else lambda value, _header, _now_ns: decode_action(value)

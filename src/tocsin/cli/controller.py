@@ -23,6 +23,7 @@ from tocsin.schemas.kafka.topics import CONTROLLER_STATE
 
 if TYPE_CHECKING:
     from tocsin.pipeline.identity.action_signatures import AckChecker
+    from tocsin.pipeline.identity.key_file import AnyKeyFile, KeyFile
     from tocsin.pipeline.kafka.action_work import ActionWork
     from tocsin.pipeline.kafka.fleet_work import FleetWork
     from tocsin.pipeline.kafka.topic_sink import Check
@@ -59,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     """
     settings, check = settings_of(args), check_of(args.verdict_keys)
     _check_act(args)
+    from tocsin.pipeline.identity.action_signatures import AckChecker
+    from tocsin.pipeline.identity.key_file import KeyFile
     from tocsin.pipeline.identity.operator_check import OperatorChecker
     from tocsin.pipeline.identity.signed import SignatureConfig
     from tocsin.pipeline.kafka.fleet_work import FleetWork
@@ -70,8 +73,11 @@ def run(args: argparse.Namespace) -> int:
     identity = StreamIdentity.of_config(signatures, time.time_ns())
     operators = OperatorChecker(CredentialStore(Path(args.credentials))) if args.credentials else None
     fleet = FleetWork(None, identity, check, is_from_beginning=args.from_beginning, operators=operators)
-    work = JoinedWork(fleet, _action_work(args, check, fleet, identity.checked), _ACTIONS)
-    run_active(args, settings, SeatConfig(args.topic_prefix, CONTROLLER_STATE, "controller", work.inputs), work)
+    speakers = KeyFile(args.credentials, AckChecker) if args.credentials else None
+    work = JoinedWork(fleet, _action_work(args, check, speakers, fleet, identity.checked), _ACTIONS)
+    seat = SeatConfig(args.topic_prefix, CONTROLLER_STATE, "controller", work.inputs)
+    key_files: list[AnyKeyFile] = [one for one in (check, speakers) if one is not None]
+    run_active(args, settings, seat, work, key_files)
     return 0
 
 
@@ -89,9 +95,20 @@ def _check_act(args: argparse.Namespace) -> None:
 
 
 def _action_work(
-    args: argparse.Namespace, check: Check | None, fleet: FleetWork, check_record: Callable[[Record, bytes], object]
+    args: argparse.Namespace,
+    check: Check | None,
+    speakers: KeyFile[AckChecker] | None,
+    fleet: FleetWork,
+    check_record: Callable[[Record, bytes], object],
 ) -> ActionWork:
     """Return the work of the controller of actions.
+
+    Args:
+        args: the flags.
+        check: checks verdicts, None: all are believed.
+        speakers: checks who tells it something, None: nobody is believed.
+        fleet: what is known of machines and jobs.
+        check_record: checks the record of an agent.
 
     Raises:
         ConfigError: the policy file is wrong.
@@ -108,17 +125,12 @@ def _action_work(
     config = policy.limits.controller_config(
         is_dry_run=not args.act, spare_count=args.spares, may_shrink=args.may_shrink
     )
-    store = CredentialStore(Path(args.credentials)) if args.credentials else None
     signer = None
     if args.controller_key:
         key = newest_key(CredentialStore(Path(args.controller_key)), Role.CONTROLLER, time.time_ns())
         signer = ActionSigner(key)
 
-    def checker() -> AckChecker:
-        if store is None:
-            return AckChecker(())
-        store.refresh()
-        return AckChecker(store.all())
+    nobody = AckChecker(())
 
     def told() -> Iterator[MachineFacts | JobFacts]:
         for view in list(fleet.views.values()):
@@ -127,4 +139,6 @@ def _action_work(
     def make() -> ActionController:
         return ActionController(config, PolicyLadder(policy))
 
-    return ActionWork(make, ActionParties(signer, checker, check, check_record), told)
+    return ActionWork(
+        make, ActionParties(signer, lambda: nobody if speakers is None else speakers.now(), check, check_record), told
+    )

@@ -26,8 +26,7 @@ from tocsin.cli.kafka import settings_of as kafka_settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 from tocsin.cli.operator_channel import is_over_kafka
 from tocsin.cli.paths import data_folder
-from tocsin.schemas.credential_store import read_credentials
-from tocsin.schemas.credentials import ANY_NAME, Credential, Role
+from tocsin.schemas.credentials import ANY_NAME, Role
 from tocsin.schemas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
     from tocsin.pipeline.actions.executors.target import TargetSystem
     from tocsin.pipeline.actions.executors.turns import Turn
+    from tocsin.pipeline.identity.key_file import ActionKeys
+    from tocsin.schemas.formats.prometheus_text import Family
 
 _LOG = logging.getLogger("tocsin.executor")
 _STEP_SECONDS: Final = 1.0
@@ -126,7 +127,7 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
     from tocsin.pipeline.actions.executors.core import ExecutorConfig
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
     from tocsin.pipeline.actions.executors.turns import TurnTarget
-    from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
+    from tocsin.pipeline.identity.action_signatures import AckSigner
 
     credential, channel = signer_of(args, Role.EXECUTOR), _channel(args)
     if credential is None or channel is None:
@@ -134,7 +135,7 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
         raise ConfigError("--engine", args.engine, must)
     if credential.name == ANY_NAME:
         raise ConfigError("--token-file", args.token_file, "a credential with a name: acks are said in it")
-    keys = ExecutorKeys(AckSigner(credential), ActionChecker(controller_keys(args.controller_keys)))
+    keys = ExecutorKeys(AckSigner(credential), controller_keys(args.controller_keys))
     signed = SignedActions()
     target = TARGETS[args.target].make(args, signed)
     if turn is not None:
@@ -154,16 +155,20 @@ def _channel(args: argparse.Namespace) -> EngineChannel | None:
     return KafkaExchange(kafka_settings_of(args), args.topic_prefix)
 
 
-def controller_keys(named: str) -> tuple[Credential, ...]:
-    """Return the public keys of controllers in a file, by default that of the data folder.
+def controller_keys(named: str) -> ActionKeys:
+    """Return what checks actions against a file of controllers' public keys, by default that of the data folder.
+
+    The file is read again when it changes.
 
     Raises:
         ConfigError: the file holds none.
         CredentialError: the file cannot be read.
     """
+    from tocsin.pipeline.identity.key_file import ActionKeys
+
     path = Path(named) if named else data_folder() / PUBLIC_FILE
-    found = tuple(one for one in read_credentials(path) if one.role is Role.CONTROLLER and one.public_key)
-    if not found:
+    found = ActionKeys(path)
+    if not found.now().key_ids:
         raise ConfigError("--controller-keys", str(path), f"a file with a public key of role {Role.CONTROLLER.value}")
     return found
 
@@ -173,6 +178,11 @@ def _pages(address: str, client: ExecutorClient) -> MetricsPage | None:
     if not address:
         return None
     from tocsin.collectors.metrics_page import MetricsPage
+    from tocsin.pipeline.identity.key_file import ActionKeys, key_file_families
+
+    def families() -> list[Family]:
+        believed = client.keys.checker
+        return [*client.families(), *key_file_families([believed] if isinstance(believed, ActionKeys) else [])]
 
     def health() -> tuple[bool, str]:
         return True, "runs"
@@ -180,7 +190,7 @@ def _pages(address: str, client: ExecutorClient) -> MetricsPage | None:
     def ready() -> tuple[bool, str]:
         return bool(client.is_connected), "the engine answers" if client.is_connected else "the engine does not answer"
 
-    page = MetricsPage(address, client.families, health, ready)
+    page = MetricsPage(address, families, health, ready)
     page.start()
     return page
 

@@ -10,20 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tocsin.cli.action_settings import FreshChecker, action_checker_of
+from tocsin.cli.action_settings import action_keys_of
 from tocsin.cli.database import add_clickhouse_argument, address_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
 from tocsin.cli.logs import add_log_arguments, set_up_logs
-from tocsin.schemas.credential_store import read_credentials
 from tocsin.schemas.errors import ConfigError, CredentialError, TocsinError
 from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, ALERTS_SENT, COVERED, NOTES_TAKEN, REPORTS, VERDICTS
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.kafka.topic_sink import Check, TopicSink, TopicSinkConfig
+    from tocsin.pipeline.identity.key_file import AnyKeyFile, VerdictKeys
+    from tocsin.pipeline.kafka.topic_sink import TopicSink, TopicSinkConfig
     from tocsin.pipeline.kafka.verdicts import KafkaVerdicts
     from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
     from tocsin.schemas.formats.prometheus_text import Family
@@ -75,9 +74,10 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with contextlib.ExitStack() as opened:
-        parts = _sinks(args, settings, opened, check, address)
+        config, key_files = _sink_config(args, check)
+        parts = _sinks(args, settings, opened, config, address)
         if args.metrics_listen:
-            opened.callback(_page(args.metrics_listen, parts).close)
+            opened.callback(_page(args.metrics_listen, parts, key_files).close)
         print(f"tocsin sink: {args.topic_prefix}.verdicts to {address}", file=sys.stderr, flush=True)
         _run_all([sink for sink, _ in parts], stop)
     return 0
@@ -87,7 +87,7 @@ def _sinks(
     args: argparse.Namespace,
     settings: KafkaSettings,
     opened: contextlib.ExitStack,
-    check: Check | None,
+    config: TopicSinkConfig,
     address: ClickHouseAddress,
 ) -> list[tuple[TopicSink, KafkaVerdicts]]:
     """Return the sinks of verdicts and of reports with what they read; the stack closes what they use."""
@@ -99,10 +99,10 @@ def _sinks(
     from tocsin.pipeline.kafka.verdicts import KafkaDeadLetters, verdict_source
     from tocsin.pipeline.stores.clickhouse_store import ClickHouseStore
 
-    prefix, config = args.topic_prefix, _sink_config(args, check)
+    prefix = args.topic_prefix
     group = args.group or f"{prefix}.sink-clickhouse"
     reports = (*REPORTS, ALERTS_SENT, NOTES_TAKEN, COVERED, *((ACTIONS, ACTION_ACKS) if args.act else ()))
-    notes = NotesReader(settings, prefix, check)
+    notes = NotesReader(settings, prefix, config.check)
     opened.callback(notes.close)
     notes.start()
     notes.is_read.wait(_NOTES_SECONDS)  # else rows are put right as soon as the notes are there
@@ -121,27 +121,35 @@ def _sinks(
     return parts
 
 
-def _sink_config(args: argparse.Namespace, check: Check | None) -> TopicSinkConfig:
-    """Return the settings of the sinks: whose messages they believe. Keys of later executors count from then on."""
-    from tocsin.pipeline.identity.action_signatures import AckChecker, ActionChecker
+def _sink_config(args: argparse.Namespace, check: VerdictKeys | None) -> tuple[TopicSinkConfig, list[AnyKeyFile]]:
+    """Return the settings of the sinks: whose messages they believe, and the files in which those keys are."""
+    from tocsin.pipeline.identity.action_signatures import AckChecker
+    from tocsin.pipeline.identity.key_file import KeyFile
     from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 
-    if not args.act or action_checker_of(args.controller_keys) is None:
-        return TopicSinkConfig(check=check)
-    actions, acks = FreshChecker(args.controller_keys, ActionChecker), FreshChecker(args.controller_keys, AckChecker)
-    return TopicSinkConfig(
+    files: list[AnyKeyFile] = [] if check is None else [check]
+    actions = action_keys_of(args.controller_keys) if args.act else None
+    if actions is None:
+        return TopicSinkConfig(check=check), files
+    acks = KeyFile(args.controller_keys, AckChecker)
+    config = TopicSinkConfig(
         check=check,
-        action_check=lambda value, header, now_ns: actions.now().check(value, header, now_ns),
+        action_check=actions.check,
         ack_check=lambda value, header, now_ns: acks.now().admit(value, header, now_ns),
     )
+    return config, [*files, actions]  # acks are checked with keys of the same file
 
 
-def _page(listen: str, parts: Sequence[tuple[TopicSink, KafkaVerdicts]]) -> MetricsPage:
+def _page(
+    listen: str, parts: Sequence[tuple[TopicSink, KafkaVerdicts]], key_files: Sequence[AnyKeyFile]
+) -> MetricsPage:
     """Start and return the page with the metrics and the health of all sinks."""
     from tocsin.collectors.metrics_page import MetricsPage
+    from tocsin.pipeline.identity.key_file import key_file_families
 
     def families() -> list[Family]:
-        return [family for sink, source in parts for family in (*sink.families(), *source.families(sink.metric_prefix))]
+        found = [f for sink, source in parts for f in (*sink.families(), *source.families(sink.metric_prefix))]
+        return [*found, *key_file_families(key_files)]
 
     def health() -> tuple[bool, str]:
         return next((said for sink, _ in parts if not (said := sink.health())[0]), parts[0][0].health())
@@ -180,18 +188,19 @@ def _run_all(sinks: Sequence[TopicSink], stop: threading.Event) -> None:
         raise failures[0]
 
 
-def check_of(path: str) -> Check | None:
-    """Return the function that checks the signatures of verdicts, None: they are not checked.
+def check_of(path: str) -> VerdictKeys | None:
+    """Return what checks the signatures of verdicts, None: they are not checked.
+
+    The file is read again when it changes.
 
     Raises:
         CredentialError: the file cannot be used, or holds no engine's key.
     """
     if not path:
         return None
-    from tocsin.pipeline.identity.verdict_signatures import VerdictChecker
+    from tocsin.pipeline.identity.key_file import VerdictKeys
 
-    checker = VerdictChecker(read_credentials(Path(path)))
-    if not checker.key_ids:
+    keys = VerdictKeys(path)
+    if not keys.now().key_ids:
         raise CredentialError(path, "a file with the public key of an engine (tocsin token issue NAME --role engine)")
-    # a revoked key counts no more, whatever time its thief writes into a verdict
-    return lambda value, header, detected_ns: checker.check(value, header, max(detected_ns, time.time_ns()))
+    return keys

@@ -1,0 +1,159 @@
+"""Files of keys that processes read again when they change, so that holders come and go without a restart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from tocsin.pipeline.identity.action_signatures import ActionChecker
+from tocsin.pipeline.identity.verdict_signatures import VerdictChecker
+from tocsin.schemas.actions import Action
+from tocsin.schemas.credential_store import CredentialStore
+from tocsin.schemas.credentials import Credential
+from tocsin.schemas.formats.prometheus_text import Family, Sample
+
+_LOG = logging.getLogger("tocsin.identity")
+
+
+class KeyFileTrouble(StrEnum):
+    """What is wrong with a file of keys; label of a metric and field of logs."""
+
+    UNUSABLE = "key_file_unusable"
+    """It is missing, open to others or malformed: the keys that were read before stay in use."""
+    WITHOUT_KEYS = "key_file_without_keys"
+    """It has no key of the roles that are asked for, so nobody is believed."""
+
+
+class HasKeys(Protocol):
+    """A checker of signatures."""
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """Ids of the keys that it knows."""
+        ...
+
+
+Checker = TypeVar("Checker", bound=HasKeys)
+
+
+class KeyFile(Generic[Checker]):
+    """A checker of signatures with the keys that a file holds now; it may be used from several threads.
+
+    Attributes:
+        path: the file.
+        trouble: what is wrong with the file as it is now, None for nothing.
+    """
+
+    def __init__(self, path: str | Path, make: Callable[[Iterable[Credential]], Checker]) -> None:
+        """Read the file.
+
+        Args:
+            path: file of credentials.
+            make: makes the checker of credentials.
+
+        Raises:
+            CredentialError: the file cannot be used.
+        """
+        self.path = str(path)
+        self.trouble: KeyFileTrouble | None = None
+        self._store, self._make = CredentialStore(Path(path)), make
+        self._checker = make(self._store.all())
+        self._lock = threading.Lock()
+
+    def now(self) -> Checker:
+        """Return the checker with the present keys, or with the last ones that could be read."""
+        with self._lock:
+            self._look()
+            return self._checker
+
+    def _look(self) -> None:
+        """Read the file again if it changed, and say what became of it."""
+        is_changed = self._store.refresh()
+        if is_changed:
+            self._checker = self._make(self._store.all())
+            _LOG.info("keys read again", extra={"file": self.path, "key_count": len(self._checker.key_ids)})
+        trouble = None if self._checker.key_ids else KeyFileTrouble.WITHOUT_KEYS
+        if self._store.trouble:
+            trouble = KeyFileTrouble.UNUSABLE
+        if trouble is self.trouble:
+            return
+        self.trouble = trouble
+        if trouble is None:
+            _LOG.info("the key file can be used again", extra={"file": self.path})
+        else:
+            extra = {"reason": trouble.value, "file": self.path, "error": self._store.trouble}
+            _LOG.error("a key file is wrong", extra=extra)
+
+
+class VerdictKeys(KeyFile[VerdictChecker]):
+    """Checks verdicts against the public keys of engines in a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the file.
+
+        Raises:
+            CredentialError: the file cannot be used.
+        """
+        super().__init__(path, VerdictChecker)
+
+    def __call__(self, value: bytes, header: bytes | None, detected_ns: int) -> str:
+        """Return the id of the key that signed a verdict.
+
+        A revoked key counts no more, whatever time its thief writes into a verdict.
+
+        Raises:
+            IdentityError: the verdict is unsigned, or signed with an unknown, revoked or wrong key.
+        """
+        return self.now().check(value, header, max(detected_ns, time.time_ns()))
+
+
+class ActionKeys(KeyFile[ActionChecker]):
+    """Checks actions against the public keys of controllers in a file."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the file.
+
+        Raises:
+            CredentialError: the file cannot be used.
+        """
+        super().__init__(path, ActionChecker)
+
+    def admit(self, value: bytes, header: bytes | None, now_ns: int) -> Action:
+        """See ``ActionChecker.admit``."""
+        return self.now().admit(value, header, now_ns)
+
+    def check(self, value: bytes, header: bytes | None, now_ns: int) -> str:
+        """See ``MessageChecker.check``."""
+        return self.now().check(value, header, now_ns)
+
+
+class AnyKeyFile(Protocol):
+    """A file of keys, whatever it checks.
+
+    Attributes:
+        path: the file.
+        trouble: what is wrong with the file as it is now, None for nothing.
+    """
+
+    path: str
+    trouble: KeyFileTrouble | None
+
+    def now(self) -> object:
+        """Read the file again if it changed."""
+        ...
+
+
+def key_file_families(files: Iterable[AnyKeyFile]) -> Sequence[Family]:
+    """Return the metric of a process's key files: for each reason 1 if it holds, else 0."""
+    samples = []
+    for one in files:
+        one.now()
+        samples += [
+            Sample({"file": one.path, "reason": kind.value}, int(one.trouble is kind)) for kind in KeyFileTrouble
+        ]
+    return [Family("tocsin_key_file_trouble", "gauge", "1 if a file of keys is wrong, by reason.", tuple(samples))]
