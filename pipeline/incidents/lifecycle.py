@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.closed_verdicts import ClosedVerdicts
@@ -208,12 +209,14 @@ class Decide:
     def _open(self, finding: Finding, now_ns: int) -> list[Verdict]:
         """Open an incident for a finding; return its first line, or none where its evidence closed a verdict before."""
         verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, finding.onset_ns)
-        taken = any(incident.verdict.verdict_id == verdict_id for incident in self._incidents)
+        live = {incident.verdict.verdict_id for incident in self._incidents}
         if self._closed.is_silenced(finding, now_ns, self._config.closed_quiet_ns):
             return []
-        if taken or self._closed.is_rest(verdict_id, finding):
+        if verdict_id in live or self._closed.is_rest(verdict_id, finding):
             # An incident that became another one holds the id; or the closed verdict with this id keeps its last line.
-            verdict_id = verdict_id_of(self._job, finding.suspects, finding.fault, now_ns)
+            # Two signs of a whole job may begin in one slice: the second one takes the next moment whose id is free.
+            moments = (verdict_id_of(self._job, finding.suspects, finding.fault, now_ns + later) for later in count())
+            verdict_id = next(one for one in moments if one not in live)
         seen_ns = finding.seen_ns or now_ns
         closed = self._closed.reopen(verdict_id, seen_ns)
         if closed is None:

@@ -330,6 +330,14 @@ class TestIds:
 
         assert len({line.verdict_id for line in life.lines if line.update == 0}) == life_count(life)
 
+    def test_two_signs_of_a_job_that_begin_in_one_slice_have_two_ids(self) -> None:
+        life = Life()
+        signs = [finding(DEGRADED, cause=cause, onset=2) for cause in ("divergence", "gradual_slowdown")]  # then
+        life.see(*signs, seconds=3)
+
+        assert [(line.cause, line.update) for line in life.lines[:2]] == [("divergence", 0), ("gradual_slowdown", 0)]
+        assert len({line.verdict_id for line in life.lines}) == 2
+
 
 def life_count(life: Life) -> int:
     """Verdicts that were opened."""
