@@ -19,7 +19,8 @@ ACTION = made_action(ActionKind.PROBE, "n1", "n2")
 WAITING = """
 import json, os, sys, time
 hosts = open(sys.argv[sys.argv.index("--group") + 1]).read().split()
-while not os.path.exists(sys.argv[1]):
+until = time.monotonic() + 60  # not for ever, where a test breaks off
+while not os.path.exists(sys.argv[1]) and time.monotonic() < until:
     time.sleep(0.01)
 print(json.dumps({"hosts": [{"version": 1, "host": host, "seconds": 1.0, "checks": []} for host in hosts]}))
 """
