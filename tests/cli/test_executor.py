@@ -70,7 +70,14 @@ def test_a_fault_is_carried_out_to_its_end(life: ActingLife) -> None:
     assert client.is_connected
     assert not client.troubles
     told = list(dict.fromkeys(one.state for one in life.changes if one.action.kind is ActionKind.RESTART))
-    assert told == [ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE]
+    # it waits while its verdict is open
+    assert told == [
+        ActionState.WAITING,
+        ActionState.APPROVED,
+        ActionState.CLAIMED,
+        ActionState.STARTED,
+        ActionState.DONE,
+    ]
 
 
 def test_a_target_is_told_of_every_state_and_its_facts_reach_the_controller(life: ActingLife) -> None:
