@@ -175,8 +175,10 @@ def _alert_lines(alerts: dict[str, Any] | None) -> Iterator[str]:
 def _print_models(answer: dict[str, Any]) -> None:
     """Print the state of the models that the engine uses."""
     for model in answer.get("models", ()):
-        since = datetime.fromtimestamp(model["effective_ns"] / NS_PER_SECOND, UTC)
-        when = f" since {since:%Y-%m-%d %H:%M:%S} UTC" if model["state"] == "in use" else ""
+        when = ""
+        if model["state"] == "in use":
+            since = datetime.fromtimestamp(model["effective_ns"] / NS_PER_SECOND, UTC)
+            when = f" since {since:%Y-%m-%d %H:%M:%S} UTC"
         print(plain(f"model     {model['detector']} {model['version']}: {model['state']}{when}"))
 
 

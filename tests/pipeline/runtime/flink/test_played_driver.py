@@ -40,12 +40,12 @@ def test_moved_ranks_in_a_shuffled_stream(
     recording: Recording, is_player_allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = played(EngineConfig()) if is_player_allowed else EngineConfig()
-    monkeypatch.setattr(stream, "CONFIG", DriverConfig(engine=engine, snapshot_seconds=20))
+    config = DriverConfig(engine=engine, snapshot_seconds=20)
     monkeypatch.setattr(stream, "KEY", b"default/job")
     shuffled = ReplayConfig(shuffle_seed=3, repeat_count=2)
     records = [record for _, records in seconds_of(recording, shuffled) for record in records]
 
-    found = stream.Stream(records).run().verdicts()
+    found = stream.Stream(records, config=config).run().verdicts()
 
     wanted = [encode_verdict(one) for one in replay(recording, ReplayConfig())]
     assert wanted
