@@ -25,11 +25,11 @@ from tocsin.models.metric_means import MetricMeans
 from tocsin.models.minder import MinderModel
 from tocsin.models.minder_file import decode_minder
 from tocsin.models.minder_stream import LEAST_MACHINES, centre_scores, embeddings_of, windows_of
-from tocsin.models.shipped import shipped_model
 from tocsin.pipeline.core.arrays import array_from, array_state
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.detect.baselines.minder_ticks import Ticks, ticks_of_means
 from tocsin.pipeline.detect.learned.operator import Judged, LearnedOperator
+from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.detect.peers.cusum import Cusum, MetricDeviation, SumConfig
 from tocsin.pipeline.detect.peers.rows import groups_of
 from tocsin.pipeline.job.graph import JobGraph

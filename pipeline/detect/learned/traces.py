@@ -16,9 +16,9 @@ from tocsin.models.bilstm_file import decode_bilstm
 from tocsin.models.bilstm_ocnn import OcnnModel
 from tocsin.models.documents import Model, version_of
 from tocsin.models.entropy import EntropyConfig
-from tocsin.models.shipped import shipped_model
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.detect.learned.operator import Judged, LearnedOperator
+from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.detect.traces.detector import BILSTM, ENTROPY, TraceDetector, TracesConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.errors import ConfigError

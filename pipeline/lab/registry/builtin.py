@@ -7,12 +7,12 @@ has no folder there has a card too, which represents the default settings in its
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
 from tocsin.models.model_formats import FORMATS
+from tocsin.pipeline.detect.learned.shipped import shipped_folder
 from tocsin.pipeline.lab.registry.card import (
     BUILTIN,
     ModelCard,
@@ -31,11 +31,6 @@ CARD_FILE: Final = "card.json"
 MODEL_FILE: Final = "model.bin"
 WITHOUT_A_MODEL: Final = (*(name for name, own in FORMATS.items() if not own.is_trained), "entropy")
 """Detectors that work without a model, with default settings."""
-
-
-def shipped_folder() -> Traversable:
-    """Return the folder of the package's models."""
-    return resources.files("tocsin.models") / "defaults"
 
 
 def builtin_cards(folder: Traversable | None = None) -> dict[str, ModelCard]:

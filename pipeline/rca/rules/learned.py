@@ -2,7 +2,7 @@
 
 A learned detector says that a machine is unlike its peers, or unlike what it learned, and not why. So its anomalies
 support what others found about the same machine: they stand in the evidence and raise the confidence. They change
-neither who is named nor what is done.
+neither who is named nor what is proposed; a rule of the policy that asks for a least confidence may hold sooner.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from tocsin.models.lstm_vae import Limits
 from tocsin.models.minder import MinderModel
 from tocsin.models.minder_file import decode_minder
 from tocsin.models.minder_stream import LEAST_MACHINES, centre_scores, windows_of
-from tocsin.models.shipped import shipped_model
 from tocsin.pipeline.core.frame_blocks import BUILTIN_TABLES, join_blocks, slice_blocks
 from tocsin.pipeline.detect.learned.minder import StreamingMinder, StreamingMinderConfig
+from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.metrics import BUILTIN_TABLE

@@ -9,11 +9,11 @@ import pytest
 
 from tests.pipeline.lab.registry.kit import card, payload_of
 from tocsin.models.model_formats import FORMATS
+from tocsin.pipeline.detect.learned.shipped import shipped_folder
 from tocsin.pipeline.lab.registry.builtin import (
     builtin_cards,
     builtin_payload,
     save_builtin,
-    shipped_folder,
 )
 from tocsin.pipeline.lab.registry.card import BUILTIN, write_card
 from tocsin.schemas.errors import RegistryError
