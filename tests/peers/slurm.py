@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.pipeline.alerts.adapters.receiver import refused_port
@@ -26,6 +26,8 @@ from tocsin.pipeline.actions.executors.slurm_text import JobReading, NodeReading
 NODE_COUNT = 8
 REQUEUE_SECONDS = 5
 """Slurm starts a requeued job again after the life of its credential; this is the least that it takes."""
+BOOT_SECONDS = 1.1
+"""How long a machine takes to boot here: longer than the second by which slurmctld may date a boot too early."""
 
 CONFIG = """\
 ClusterName=ci
@@ -74,8 +76,11 @@ REBOOT = """\
 import os, pathlib
 parent = os.getppid()
 status = pathlib.Path(f"/proc/{{parent}}/stat").read_text().rsplit(")", 1)[1].split()
-pathlib.Path({folder!r}, "reboots").mkdir(exist_ok=True)
-pathlib.Path({folder!r}, "reboots", str(os.getpid())).write_text(f"{{parent}} {{status[1]}}")
+note = pathlib.Path({folder!r}, "reboots", str(os.getpid()))
+note.parent.mkdir(exist_ok=True)
+written = note.with_name(f"{{note.name}}.part")
+written.write_text(f"{{parent}} {{status[1]}}")
+written.rename(note)
 """
 
 
@@ -126,19 +131,33 @@ class Slurm:
         self._start(node, [str(peers.program("slurmd-wlm")), "-D", *flags, "-N", node, "-d", steps])
 
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
-        """End one daemon: ``slurmctld``, or the name of a node."""
+        """End one daemon: ``slurmctld``, or the name of a node.
+
+        The signal is sent again until the daemon ends: one that arrives just before slurmd waits for its next
+        connection is noticed only after that connection.
+        """
         daemon = self.daemons.pop(name)
-        daemon.send_signal(number)
-        daemon.wait(20)
+        deadline = time.monotonic() + 20
+        while daemon.poll() is None:
+            assert time.monotonic() < deadline, f"{name} does not end: {self.log()}"
+            daemon.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                daemon.wait(0.5)
 
     def restart_rebooted(self) -> list[str]:
-        """Restart the slurmds of the nodes whose RebootProgram was called; returns their names."""
+        """Restart the slurmds of the nodes whose RebootProgram was called; returns their names.
+
+        A slurmd starts no sooner than ``BOOT_SECONDS`` after the call: slurmctld counts in whole seconds, and takes a
+        node that registers sooner for one that has not booted yet. It does not look again before the node's next
+        registration, minutes later.
+        """
         restarted = []
-        for note in sorted((self.folder / "reboots").glob("*")) if (self.folder / "reboots").exists() else []:
+        for note in sorted(path for path in (self.folder / "reboots").glob("*") if path.suffix != ".part"):
             callers = {int(pid) for pid in note.read_text().split()}
             note.unlink()
             for name in [name for name, daemon in self.daemons.items() if daemon.pid in callers]:
                 self.stop(name)
+                time.sleep(BOOT_SECONDS)
                 self.start_node(name, "-b")
                 restarted.append(name)
                 self.rebooted.add(name)
