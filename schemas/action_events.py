@@ -204,6 +204,30 @@ class Pod:
     uid: str
 
 
+class AttemptChangeKind(StrEnum):
+    """What was changed about a job that may explain what its machines show."""
+
+    PLACES = "places_changed"
+    """Ranks were moved to a machine or away from it."""
+    MODEL = "model_changed"
+    """The job's detectors were given another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptChange:
+    """Something about a running attempt was changed.
+
+    Attributes:
+        kind: what.
+        at_ns: when it was changed last.
+        host: the machine that it concerns, "" = all machines of the job.
+    """
+
+    kind: AttemptChangeKind
+    at_ns: int
+    host: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """What is known of the running attempt of a job.
@@ -216,6 +240,7 @@ class JobFacts:
         pods: the job's pods.
         spare_count: number of machines that can take the place of another, None if the sender does not know.
         may_shrink: whether the job can go on with fewer machines, None if the sender does not know.
+        changes: what was changed about the attempt (engine); of one kind and machine the latest time counts.
     """
 
     job: JobKey
@@ -225,6 +250,7 @@ class JobFacts:
     pods: tuple[Pod, ...] = ()
     spare_count: int | None = None
     may_shrink: bool | None = None
+    changes: tuple[AttemptChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from tocsin.schemas.action_events import (
     AckKind,
     ActionEvent,
     Approval,
+    AttemptChange,
+    AttemptChangeKind,
     Cancel,
     CheckResult,
     CordonOwner,
@@ -103,6 +105,9 @@ events: SearchStrategy[ActionEvent] = st.one_of(
         pods=st.lists(st.builds(Pod, _names, _names), max_size=2).map(tuple),
         spare_count=st.none() | st.integers(0, 9),
         may_shrink=st.none() | st.booleans(),
+        changes=st.lists(st.builds(AttemptChange, st.sampled_from(AttemptChangeKind), _times, _texts), max_size=2).map(
+            tuple
+        ),
     ),
     st.builds(ExecutorHeard, cluster=_names, executor=_names, kinds=st.lists(_kinds).map(tuple), ts_ns=_times),
     st.builds(

@@ -17,6 +17,7 @@ from tocsin.pipeline.actions.guards.guard import ActionCase, Guard, Ruling
 from tocsin.pipeline.actions.guards.human_words import VetoGuard, WrongDetectorGuard
 from tocsin.pipeline.actions.guards.incarnation import IncarnationGuard
 from tocsin.pipeline.actions.guards.planned_work import PlannedWorkGuard
+from tocsin.pipeline.actions.guards.recent_changes import RecentChangeGuard
 from tocsin.pipeline.actions.guards.spares import SpareGuard
 from tocsin.pipeline.actions.guards.staleness import StalenessGuard
 from tocsin.pipeline.actions.guards.witnesses import WitnessGuard
@@ -51,6 +52,7 @@ class GuardChain:
             self.vetoes,
             PlannedWorkGuard(maintenance),
             EngineHeartbeatGuard(),
+            RecentChangeGuard(),
             WitnessGuard(),
             ConfirmationGuard(),
             ConflictGuard(),

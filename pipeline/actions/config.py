@@ -115,6 +115,8 @@ class ControllerConfig:
         spare_count: machines that can take the place of another, where no job controller says so.
         may_shrink: whether jobs can go on with fewer machines, where no job controller says so.
         evidence_seconds: longest time for which a restart waits for its verdict to be confirmed, or for more witnesses.
+        after_change_seconds: how long hard actions wait after a machine's ranks were moved, or the job's detectors got
+            another model; 0: they do not.
         job_silence_seconds: what a job controller said of spares and shrinking counts for this long.
         embedded_silence_seconds: greatest age of an embedded engine's heartbeat.
         flink_silence_seconds: greatest age of a Flink engine's heartbeat, without its checkpoint interval.
@@ -141,6 +143,7 @@ class ControllerConfig:
     spare_count: int = 0
     may_shrink: bool = False
     evidence_seconds: float = EVIDENCE_SECONDS
+    after_change_seconds: float = 600.0
     job_silence_seconds: float = 60.0
     embedded_silence_seconds: float = 5.0
     flink_silence_seconds: float = 15.0

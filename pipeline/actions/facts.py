@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tocsin.schemas.action_events import (
+    AttemptChange,
+    AttemptChangeKind,
     CordonOwner,
     CordonSeen,
     EngineHeartbeat,
@@ -24,6 +26,7 @@ from tocsin.schemas.verdicts import ActionKind, Component
 T = TypeVar("T")
 _KEPT_IF_UNKNOWN = ("boot_id", "driver", "firmware", "node_uid", "leaf", "minipod", "booted_ns")
 _MOST_BOOTS = 4
+_MOST_CHANGES = 512
 _BEFORE = "before "
 """Begin of what stands for the unknown boot id before a known one."""
 
@@ -93,16 +96,20 @@ class FactBook:
         """Take what is told of a job; an earlier attempt changes nothing. Return whether it was taken.
 
         Spares, and whether the job can shrink, have a time of their own: who knows neither leaves them as they are.
+        So have changes of the attempt.
         """
         key = told.job.cluster, told.job.job_id
         known = self._jobs.get(key)
         if known is not None and told.job.attempt < known.job.attempt:
             return False
         is_taken = self._take_capacity(told)
-        told = replace(told, spare_count=None, may_shrink=None)
-        if known is not None and told.job.attempt == known.job.attempt:
+        is_same = known is not None and told.job.attempt == known.job.attempt
+        changes = _latest(known.changes if known is not None and is_same else (), told.changes)
+        told = replace(told, spare_count=None, may_shrink=None, changes=changes)
+        if known is not None and is_same:
             if told.ts_ns < known.ts_ns:
-                return is_taken
+                self._jobs[key] = replace(known, changes=changes)
+                return is_taken or changes != known.changes
             told = replace(
                 told,
                 hosts=told.hosts or known.hosts,
@@ -301,3 +308,16 @@ class FactBook:
                 hosts.discard(told.host)
                 if not hosts:
                     del self._places[told.cluster, scope, name]
+
+
+def _latest(known: Sequence[AttemptChange], told: Sequence[AttemptChange]) -> tuple[AttemptChange, ...]:
+    """Return the latest change of each kind and machine; of very many machines one change of all of them."""
+    if not told:
+        return tuple(known)
+    found: dict[tuple[AttemptChangeKind, str], int] = {}
+    for one in (*known, *told):
+        found[one.kind, one.host] = max(one.at_ns, found.get((one.kind, one.host), one.at_ns))
+    if len(found) > _MOST_CHANGES:
+        kinds = dict.fromkeys(kind for kind, _ in found)
+        found = {(kind, ""): max(at_ns for (one, _), at_ns in found.items() if one is kind) for kind in kinds}
+    return tuple(AttemptChange(kind, at_ns, host) for (kind, host), at_ns in found.items())

@@ -32,6 +32,11 @@ class ActionReason(NamedReason):
     # a guard holds it
     NOT_HARD_ENOUGH = "one_witness", "Too few saw the fault for a machine to be taken away."
     ENGINE_SILENT = "engine_silent", "The engine's heartbeat is too old: what it said may not hold any more."
+    PLACES_CHANGED = (
+        "places_changed",
+        "The machine's ranks were moved a few minutes ago: what it shows may be the move.",
+    )
+    MODEL_CHANGED = "model_changed", "The job's detectors were given another model a few minutes ago."
     VERDICT_OPEN = "verdict_open", "Its verdict is not confirmed yet: it may still ask for something harder."
     EVIDENCE_GROWS = (
         "evidence_grows",

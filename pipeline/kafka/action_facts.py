@@ -13,8 +13,17 @@ from typing import Final
 
 from tocsin.pipeline.actions.quiet_steps import QuietCounter
 from tocsin.pipeline.stores.base import JobStatus
-from tocsin.schemas.action_events import ActionEvent, EngineHeartbeat, EngineWay, JobFacts, MachineFacts, QuietSteps
+from tocsin.schemas.action_events import (
+    ActionEvent,
+    AttemptChange,
+    EngineHeartbeat,
+    EngineWay,
+    JobFacts,
+    MachineFacts,
+    QuietSteps,
+)
 from tocsin.schemas.job_key import JobKey
+from tocsin.schemas.plain_objects import read_object
 from tocsin.schemas.records import NS_PER_SECOND
 
 _LOOK_NS: Final = 5 * NS_PER_SECOND
@@ -35,6 +44,7 @@ class StatusFacts:
         self._steps: list[QuietSteps] = []
         self._judged_ns: dict[str, int] = {}
         self._hosts: dict[tuple[str, str], JobFacts] = {}
+        self._changes: dict[tuple[str, str], JobFacts] = {}
         self._told: dict[tuple[str, str], ActionEvent] = {}
         self._looked_ns = 0
 
@@ -45,6 +55,7 @@ class StatusFacts:
         if not status.is_known or state.get("ended") or state.get("superseded"):
             return
         self._take_steps(job, state.get("ranks", {}))
+        self._take_changes(job, state.get("changes", ()), status.ts_ns)
         hosts = state.get("hosts", {})
         is_whole = isinstance(hosts, dict) and len(hosts) == state.get("host_count")
         known = self._hosts.get((job.cluster, job.job_id))
@@ -53,6 +64,16 @@ class StatusFacts:
         self._hosts[job.cluster, job.job_id] = JobFacts(job, status.ts_ns, tuple(sorted(hosts)))
         if len(self._hosts) > _MOST_REMEMBERED:
             del self._hosts[next(iter(self._hosts))]
+
+    def _take_changes(self, job: JobKey, changes: object, ts_ns: int) -> None:
+        """Take what was changed about an attempt; a state of an older engine says nothing of it."""
+        known = self._changes.get((job.cluster, job.job_id))
+        if not changes or not isinstance(changes, list) or (known is not None and _is_later(known, job, ts_ns)):
+            return
+        found = tuple(read_object(AttemptChange, one, "changes") for one in changes)
+        self._changes[job.cluster, job.job_id] = JobFacts(job, ts_ns, changes=found)
+        if len(self._changes) > _MOST_REMEMBERED:
+            del self._changes[next(iter(self._changes))]
 
     def _take_steps(self, job: JobKey, ranks: object) -> None:
         """Take the newest step of each machine whose ranks the state lists; a very large job lists only some."""
@@ -81,6 +102,8 @@ class StatusFacts:
             self._told.clear()
         for key, fact in self._hosts.items():
             yield from self._if_new((key[0], f"job {key[1]}"), fact)
+        for key, fact in self._changes.items():
+            yield from self._if_new((key[0], f"changes {key[1]}"), fact)
         steps, self._steps = self._steps, []
         yield from steps
         if now_ns - self._looked_ns >= _LOOK_NS:

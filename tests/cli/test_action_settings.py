@@ -10,6 +10,7 @@ import pytest
 
 from tests.pipeline.actions.kit import T0
 from tests.pipeline.kafka.action_kit import CONTROLLER, EXECUTOR
+from tocsin.cli.action_settings import settings_of
 from tocsin.cli.sink import _sink_config
 from tocsin.pipeline.identity.action_signatures import AckSigner
 from tocsin.pipeline.identity.message_signatures import public_half
@@ -45,3 +46,9 @@ def test_a_sink_without_keys_of_controllers_does_not_start(tmp_path: Path) -> No
         _sink_config(argparse.Namespace(act=True, controller_keys=str(tmp_path / "absent.json")), None)
     with pytest.raises(ConfigError, match="--controller-keys"):
         _sink_config(argparse.Namespace(act=True, controller_keys=str(path)), None)
+
+
+def test_the_waiting_time_after_a_change_is_that_of_the_flag(tmp_path: Path) -> None:
+    args = argparse.Namespace(policy=None, act=True, spares=None, may_shrink=None, hold=(300.0, 42.0))
+
+    assert settings_of(args, tmp_path, None).config.after_change_seconds == 42.0

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tocsin.pipeline.job.facts import RankFacts
+from tocsin.pipeline.runtime.job_changes import changes_of_job
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
+from tocsin.schemas.plain_objects import plain_object
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 
 
@@ -40,6 +42,7 @@ def status_of(
         "rank_count": len(ranks),
         "stepping_rank_count": sum(facts["steps_per_second"] > 0 for facts in ranks.values()),
         "hosts": hosts,
+        "changes": [plain_object(change) for change in changes_of_job(pipeline)],
         "ranks": ranks,
         "contested_ranks": sorted(graph.contested),
         "abstained": pipeline.abstentions(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,7 @@ def settings_of(args: argparse.Namespace, folder: Path, store: CredentialStore |
     """Return with what the controller of an engine works.
 
     Args:
-        args: the flags.
+        args: the flags, ``--hold`` among them.
         folder: data folder, with the controller's key; the key is made if absent.
         store: credentials, with the executors' keys; None: there are none.
 
@@ -68,6 +69,7 @@ def settings_of(args: argparse.Namespace, folder: Path, store: CredentialStore |
         store.refresh()
         return store.all()
 
+    config = replace(config, after_change_seconds=args.hold[1])
     return ActionSettings(policy, config, controller_key(folder), credentials)
 
 

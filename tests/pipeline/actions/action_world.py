@@ -18,6 +18,8 @@ from tocsin.schemas.action_events import (
     AckKind,
     ActionEvent,
     Approval,
+    AttemptChange,
+    AttemptChangeKind,
     Cancel,
     CheckResult,
     Denial,
@@ -122,6 +124,8 @@ class World:
         """Action -> when the controller heard that it was done."""
         self.without_place: set[str] = set()
         """Actions on machines that were out already."""
+        self.changed: dict[tuple[str, int], int] = {}
+        """(machine, attempt) -> when ranks were moved to it last."""
         self.work: Maintenance | None = None
         self.is_alive = self.is_executor_alive = True
         self.books = GuardBooks(config, JOB_NAMES)
@@ -160,6 +164,15 @@ class World:
         ts_ns = self.told_ns[job] = max(self.now_ns, self.told_ns[job] + 1)
         key, (spare_count, may_shrink) = JobKey(CLUSTER, job, self.attempts[job]), self.books.means[job]
         self.hear(JobFacts(key, ts_ns, hosts=hosts, spare_count=spare_count, may_shrink=may_shrink))
+
+    def tell_change(self, host: str) -> None:
+        """The engine tells that ranks of a machine's job were moved to it now."""
+        job = "a" if host in HOSTS[: len(HOSTS) // 2] else "b"
+        key = JobKey(CLUSTER, job, self.attempts[job])
+        self.changed[host, key.attempt] = max(self.now_ns, self.changed.get((host, key.attempt), 0))
+        self.hear(
+            JobFacts(key, self.told_ns[job], changes=(AttemptChange(AttemptChangeKind.PLACES, self.now_ns, host),))
+        )
 
     def boot_id(self, host: str) -> str:
         """The boot id of a machine."""
@@ -374,6 +387,9 @@ class World:
             said_ns = self.vetoed.get((host, action.cause))
             is_vetoed = said_ns is not None and self.now_ns - said_ns < self.config.veto_seconds * NS_PER_SECOND
             assert not (is_vetoed and action.kind in HARD_KINDS), f"{what}: vetoed"
+        for host in action.target.hosts if action.kind in HARD_KINDS else ():
+            changed_ns = self.changed.get((host, job.attempt), self.now_ns - HOUR * NS_PER_SECOND)
+            assert self.now_ns - changed_ns >= 600 * NS_PER_SECOND, f"{what}: its ranks were moved"
         self.check_budget(action)
         done = {one.action.action_id: one.at_ns for one in self.effects}
         self.books.check_granted(action, self.latest, self.now_ns)

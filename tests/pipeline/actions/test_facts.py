@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pipeline.actions.kit import CLUSTER, T0, Stage, verdict_on
-from tocsin.schemas.action_events import AckKind, MachineFacts
+from tests.pipeline.actions.kit import CLUSTER, JOB, T0, Stage, verdict_on
+from tocsin.pipeline.actions.facts import FactBook
+from tocsin.schemas.action_events import AckKind, AttemptChange, AttemptChangeKind, JobFacts, MachineFacts
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -60,3 +61,26 @@ def test_the_same_boot_told_again_with_a_corrected_clock_is_the_same_incarnation
     booted(stage, 1, "boot-n1")
     stage.at(5).judge(verdict_on("n1"))
     assert stage.on_host("n1").state is ActionState.APPROVED
+
+
+def test_of_the_changes_of_a_job_the_latest_of_each_kind_and_machine_counts_whoever_tells_it_last() -> None:
+    book, places = FactBook(10), AttemptChangeKind.PLACES
+    told = [AttemptChange(places, 5, "n1"), AttemptChange(AttemptChangeKind.MODEL, 7), AttemptChange(places, 4, "n1")]
+    assert all(book.take_job(JobFacts(JOB, 10 - n, changes=(one,))) is (n < 2) for n, one in enumerate(told))
+    book.take_job(JobFacts(JOB, 11, hosts=("n1",)))
+    known = book.job(CLUSTER, JOB.job_id)
+    assert known is not None
+    assert known == JobFacts(JOB, 11, ("n1",), changes=(told[0], told[1]))
+    again = FactBook(10)
+    again.load_state(book.to_state())
+    assert again.job(CLUSTER, JOB.job_id) == known
+
+
+def test_changes_of_very_many_machines_are_one_of_all() -> None:
+    book = FactBook(10)
+    book.take_job(
+        JobFacts(JOB, 1, changes=tuple(AttemptChange(AttemptChangeKind.PLACES, n, f"n{n}") for n in range(600)))
+    )
+    known = book.job(CLUSTER, JOB.job_id)
+    assert known is not None
+    assert known.changes == (AttemptChange(AttemptChangeKind.PLACES, 599),)

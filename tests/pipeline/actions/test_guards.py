@@ -25,6 +25,8 @@ from tocsin.schemas.action_events import (
     AckKind,
     ActionEvent,
     Approval,
+    AttemptChange,
+    AttemptChangeKind,
     Cancel,
     CheckResult,
     CordonOwner,
@@ -147,6 +149,71 @@ def test_nothing_acts_on_what_is_in_maintenance(target: Component) -> None:
     stage.at(1)
     assert stage.states() == [(S.WAITING, "under_maintenance")]
     stage.at(61)
+    assert stage.states() == [(S.APPROVED, "allowed")]
+
+
+PLACES, MODEL = AttemptChangeKind.PLACES, AttemptChangeKind.MODEL
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "until_seconds"),
+    [
+        (AttemptChange(PLACES, T0, "n1"), "places_changed", 600),
+        (AttemptChange(MODEL, T0 + 100 * NS_PER_SECOND), "model_changed", 700),
+    ],
+)
+def test_a_machine_is_not_taken_soon_after_its_ranks_or_its_model_were_changed(
+    change: AttemptChange, reason: str, until_seconds: int
+) -> None:
+    stage = Stage()
+    stage.tell(JobFacts(JOB, T0 + 1, changes=(change,)))
+    stage.at(110).judge(verdict_on("n1", at_seconds=110, expires_ns=T0 + HOUR * NS_PER_SECOND))
+    assert stage.states() == [(S.WAITING, reason)]
+    assert stage.pages() == []
+
+    assert stage.at(until_seconds - 1).states() == [(S.WAITING, reason)]
+    assert stage.at(until_seconds).states() == [(S.APPROVED, "allowed")]
+
+
+@pytest.mark.parametrize(
+    ("told", "action"),
+    [
+        (JobFacts(JOB, T0 + 1, changes=(AttemptChange(PLACES, T0, "n2"),)), ActionKind.EVICT),
+        (JobFacts(JOB, T0 + 1, changes=(AttemptChange(PLACES, T0 - 600 * NS_PER_SECOND, "n1"),)), ActionKind.EVICT),
+        (JobFacts(JobKey(CLUSTER, "other", 0), T0 + 1, changes=(AttemptChange(MODEL, T0),)), ActionKind.EVICT),
+        (
+            JobFacts(JOB, T0 + 1, changes=(AttemptChange(MODEL, T0), AttemptChange(PLACES, T0, "n1"))),
+            ActionKind.RESTART,
+        ),
+    ],
+    ids=["another_machine", "long_ago", "another_job", "takes_no_machine"],
+)
+def test_a_change_of_something_else_holds_nothing(told: JobFacts, action: ActionKind) -> None:
+    stage = Stage()
+    stage.tell(told)
+    stage.judge(verdict_on("n1", action=action))
+
+    assert stage.states() == [(S.APPROVED, "allowed")]
+
+
+def test_a_change_between_proposal_and_claim_holds_the_claim_and_a_new_attempt_ends_it() -> None:
+    stage = Stage()
+    stage.judge(verdict_on("n1"))
+    stage.tell(JobFacts(JOB, T0 + 1, changes=(AttemptChange(PLACES, T0, "n1"),)))
+    stage.ack(stage.on_host("n1"), AckKind.CLAIMED)
+    assert stage.states() == [(S.WAITING, "places_changed")]
+
+    later = replace(JOB, attempt=1)
+    stage.tell(JobFacts(later, T0 + 2, hosts=stage.hosts))
+    stage.judge(verdict_on("n1", name="v2", job=later))
+    assert stage.on_host("n1").state is S.APPROVED
+
+
+def test_a_controller_may_be_told_not_to_wait_after_a_change() -> None:
+    stage = Stage(replace(LIVE, after_change_seconds=0.0))
+    stage.tell(JobFacts(JOB, T0 + 1, changes=(AttemptChange(MODEL, T0),)))
+    stage.judge(verdict_on("n1"))
+
     assert stage.states() == [(S.APPROVED, "allowed")]
 
 

@@ -273,6 +273,13 @@ class ActionMachine(RuleBasedStateMachine):
         self.world.attempts[job] += 1
         self.world.tell_job(job)
 
+    @rule(host=hosts, cause=causes)
+    def move_ranks(self, host: str, cause: str) -> None:
+        """Ranks are moved to a machine, and it shows something."""
+        self.recover()
+        self.world.tell_change(host)
+        self.strike_and_carry_out(host, ActionKind.EVICT, cause, is_well=False)
+
     # people, checks, work
 
     @rule(pick=picks)

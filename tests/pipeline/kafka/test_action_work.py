@@ -15,10 +15,14 @@ from tocsin.pipeline.identity.action_records import ActionRecordChecker
 from tocsin.pipeline.kafka.action_facts import StatusFacts
 from tocsin.pipeline.kafka.fleet_work import FleetWork
 from tocsin.pipeline.kafka.joined_work import JoinedWork
-from tocsin.pipeline.stores.report_codec import decode_status
+from tocsin.pipeline.lab.testing import JobShape, Scenario
+from tocsin.pipeline.stores.base import JobStatus
+from tocsin.pipeline.stores.report_codec import decode_status, encode_status
 from tocsin.schemas.action_events import (
     AckKind,
     Approval,
+    AttemptChange,
+    AttemptChangeKind,
     Cancel,
     EngineHeartbeat,
     ExecutorHeard,
@@ -30,7 +34,7 @@ from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, EVENTS, job_key
-from tocsin.schemas.records import NS_PER_SECOND, Event, Tick
+from tocsin.schemas.records import NS_PER_SECOND, Event, RankPlace, Tick, Topology
 from tocsin.schemas.wire.codec import decode, encode
 
 
@@ -233,6 +237,26 @@ def test_the_state_of_an_attempt_is_heartbeat_and_list_of_machines() -> None:
     assert [one.hosts for one in told if isinstance(one, JobFacts)] == [("a", "b")], "the later attempt counts"
     assert [one.ts_ns for one in told if isinstance(one, EngineHeartbeat)] == [7 * NS_PER_SECOND]
     assert list(facts.due((), 9 * NS_PER_SECOND, with_heartbeats=False)) == []
+
+
+def test_the_state_of_an_attempt_tells_what_was_changed_about_it() -> None:
+    scenario = Scenario(JobShape())
+    scenario.run(12)
+    engine, job = scenario.engine, scenario.job.job
+    facts, now_ns = StatusFacts(), scenario.job.now_ns
+
+    def told() -> list[tuple[AttemptChange, ...]]:
+        state = next(iter(engine.status()["jobs"]))
+        facts.take(decode_status(encode_status(JobStatus(job, now_ns, True, state))))
+        found = facts.due((), now_ns, with_heartbeats=False)
+        return [one.changes for one in found if isinstance(one, JobFacts) and one.changes]
+
+    assert told() == []
+    pipeline = engine.pipeline(job)
+    assert pipeline is not None
+    pipeline.graph.take([Topology(job, "m00", now_ns, (RankPlace(3, "m00", world_size=8),))])
+    assert told() == [tuple(AttemptChange(AttemptChangeKind.PLACES, now_ns, host) for host in ("m00", "n03"))]
+    assert told() == [], "the same is told once"
 
 
 def test_what_agents_and_ranks_told_is_passed_on_once_and_at_a_change() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
+from tocsin.pipeline.runtime.job_changes import changes_of_job
 from tocsin.schemas.action_events import ActionEvent, JobFacts, MachineFacts
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 
@@ -31,16 +32,17 @@ class EngineFacts:
         self._told: dict[tuple[str, str], ActionEvent] = {}
 
     def changed(self, now_ns: int) -> Iterator[ActionEvent]:
-        """Yield the facts that changed, looking at most every five seconds.
+        """Yield the facts that changed, looking at most every five seconds, at changes of running attempts each time.
 
         Args:
             now_ns: the present time, which they carry.
         """
+        if len(self._told) > _MOST_REMEMBERED:
+            self._told.clear()
+        yield from self._changes(now_ns)
         if now_ns - self._looked_ns < _LOOK_NS:
             return
         self._looked_ns = now_ns
-        if len(self._told) > _MOST_REMEMBERED:
-            self._told.clear()
         for fact in self._of_agents():
             found = replace(fact, ts_ns=now_ns)
             if isinstance(found, MachineFacts):
@@ -58,6 +60,15 @@ class EngineFacts:
             hosts = tuple(sorted(placement.hosts()))
             if hosts:
                 yield from self._if_new((job.cluster, f"job {job.job_id}"), JobFacts(job, now_ns, hosts))
+
+    def _changes(self, now_ns: int) -> Iterator[ActionEvent]:
+        """Yield what was changed about running attempts: an action of this second has to know it."""
+        for job in self._newest_attempts():
+            pipeline = self._engine.pipeline(job)
+            changes = () if pipeline is None else changes_of_job(pipeline)
+            if changes:
+                fact = JobFacts(job, now_ns, changes=changes)
+                yield from self._if_new((job.cluster, f"changes {job.job_id}"), fact)
 
     def _newest_attempts(self) -> list[JobKey]:
         """Return the newest running attempt of each job, sorted."""
