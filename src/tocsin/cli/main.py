@@ -69,6 +69,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "read PyTorch Flight Recorder dumps: who stands behind",
         ),
         "whatif": ("tocsin.cli.whatif", "why is the job slow? simulates a trace of operations without its stragglers"),
+        "startup": ("tocsin.cli.startup", "what a job's start took: its stages, who was late, GPU-hours lost"),
         "simulate": ("tocsin.cli.simulate", "make recordings of jobs with faults, and the truth about them"),
         "record": ("tocsin.cli.record", "record a job of the running engine into a folder"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
@@ -105,7 +106,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "causes",
             "flight-recorder",
         ),
-        "ML engineers, around a job": ("exec", "record", "drill", "whatif"),
+        "ML engineers, around a job": ("exec", "record", "drill", "whatif", "startup"),
         "SREs, who run it": (
             "serve",
             "agent",

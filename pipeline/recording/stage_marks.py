@@ -1,0 +1,112 @@
+"""The starts of a recording: marks of stages, GPUs of hosts, and when each attempt began to train."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tocsin.models.startup.marks import mark_of
+from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits
+from tocsin.pipeline.recording.places import Places
+from tocsin.pipeline.recording.reader import json_payload, read_recording
+from tocsin.pipeline.recording.tables import Columns, Recording, Text
+from tocsin.schemas import events
+from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.kinds import EventSource, Severity
+from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.startup import StageMark
+
+_FILE = "events.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStarts:
+    """What a recording tells of its starts.
+
+    Attributes:
+        job_id: the job.
+        marks: begins and ends of stages, of all attempts.
+        gpu_counts: host -> number of its ranks in the topology, which is the number of its GPUs.
+        train_ns: attempt -> begin of its first step; attempts without a step are no keys.
+        end_ns: end of the recording.
+    """
+
+    job_id: str
+    marks: tuple[StageMark, ...]
+    gpu_counts: Mapping[str, int]
+    train_ns: Mapping[int, int]
+    end_ns: int
+
+
+def read_starts(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> RecordedStarts:
+    """Read the starts of a recording.
+
+    Raises:
+        RecordingError: the recording is wrong, a ``stage`` event lacks its stage or edge, or there is no such event.
+    """
+    recording = read_recording(folder, limits)
+    places = Places(recording)
+    tables = recording.tables
+    marks = _marks(tables["events"], places, has_topology="topology" in tables) if "events" in tables else []
+    if not marks:
+        raise RecordingError(f"{folder.name}/{_FILE}", "has no stage event")
+    manifest = recording.manifest
+    return RecordedStarts(
+        manifest.job_id, tuple(marks), _gpu_counts(recording), _train_ns(recording, places), manifest.end_ns
+    )
+
+
+def _marks(columns: Columns, places: Places, *, has_topology: bool) -> list[StageMark]:
+    """Return the marks of the ``stage`` events; the host of a rank is known only with a topology."""
+    names, hosts = cast(Text, columns["name"]), cast(Text, columns["host"])
+    times, ranks = (cast(NDArray[Any], columns[name]) for name in ("ts_ns", "rank"))
+    attempts, payload = columns.get("attempt"), columns.get("payload")
+    found = []
+    for row in np.flatnonzero(np.isin(names.codes, [names.words.index(events.STAGE)] if _has_stage(names) else [])):
+        ts_ns, rank = int(times[row]), int(ranks[row])
+        attempt = None if attempts is None else int(cast(NDArray[Any], attempts)[row])
+        body = json_payload(_FILE, int(row), payload[row]) if isinstance(payload, Text) else {}
+        host = hosts[row] or (places.host_of(rank, ts_ns) if has_topology else "")
+        job = places.job_at(ts_ns, attempt)
+        event = Event(job, host, ts_ns, max(-1, rank), EventSource.STARTUP, events.STAGE, Severity.INFO, body)
+        mark = mark_of(event)
+        if mark is None:
+            text = f"{body!r:.200}: must have a stage, and an edge that is begin or end"
+            raise RecordingError(_FILE, text, column="payload", row=int(row))
+        found.append(mark)
+    return found
+
+
+def _has_stage(names: Text) -> bool:
+    """Return whether a table of events has ``stage`` events."""
+    return events.STAGE in names.words
+
+
+def _gpu_counts(recording: Recording) -> dict[str, int]:
+    """Return host -> number of distinct ranks in the topology."""
+    topology = recording.tables.get("topology")
+    if topology is None:
+        return {}
+    hosts = cast(Text, topology["host"]).to_list()
+    pairs = set(zip(cast(NDArray[Any], topology["rank"]).tolist(), hosts, strict=True))
+    return dict(Counter(host for _, host in pairs))
+
+
+def _train_ns(recording: Recording, places: Places) -> dict[int, int]:
+    """Return attempt -> begin of its first step."""
+    steps = recording.tables.get("steps")
+    if steps is None:
+        return {}
+    ts_ns, seconds = (cast(NDArray[Any], steps[name]) for name in ("ts_ns", "duration_seconds"))
+    begins = ts_ns - (np.nan_to_num(seconds) * NS_PER_SECOND).astype(np.int64)
+    if "attempt" in steps:
+        attempts = cast(NDArray[Any], steps["attempt"])
+    else:
+        attempts = np.array([places.job_at(int(time), None).attempt for time in ts_ns.tolist()], np.int64)
+    return {int(attempt): int(begins[attempts == attempt].min()) for attempt in np.unique(attempts) if attempt >= 0}

@@ -1,0 +1,63 @@
+"""``tocsin startup FILE...``: the stages of a job's start, who was late in one, and what the start cost."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from tocsin.cli import startup_text
+from tocsin.cli.limits import add_limit_arguments, read_limits_of
+from tocsin.cli.startup_starts import Start, starts_of_logs, starts_of_recording
+from tocsin.models.startup.stragglers import StartHistory, stragglers
+from tocsin.pipeline.recording.limits import ReadLimits
+from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.printable import json_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to the parser."""
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        type=Path,
+        nargs="+",
+        help="MLPerf logs (':::MLLOG' lines, also labelled by srun -l), or a folder with a recording; logs whose times "
+        "overlap belong to one start, earlier starts are the history of later ones",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    add_limit_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the starts, print what was found, and return the exit status 0."""
+    judged = judge(read(args.files, read_limits_of(args)))
+    print(json_text(startup_text.as_json(judged)) if args.json else startup_text.text_of(judged))
+    return 0
+
+
+def read(files: Sequence[Path], limits: ReadLimits) -> list[Start]:
+    """Return the starts of log files or of one recording, in the order of time.
+
+    Raises:
+        ConfigError: logs and folders are mixed, or there are several folders.
+        RecordingError: a file cannot be read or shows no stage.
+    """
+    folders = [path for path in files if path.is_dir()]
+    if not folders:
+        return starts_of_logs(files)
+    if len(files) > 1:
+        raise ConfigError("FILE", " ".join(map(str, files)), "log files, or one folder with a recording")
+    return starts_of_recording(folders[0], limits)
+
+
+def judge(starts: Sequence[Start]) -> startup_text.Judged:
+    """Compare the nodes of each start with their peers, and each start with those before it."""
+    history = StartHistory()
+    found = []
+    for start in starts:
+        shared = [one for table in start.tables if (one := history.shared_slowness(table, start.now_ns)) is not None]
+        late = [one for table in start.tables for one in stragglers(table, start.now_ns)]
+        found.append(startup_text.JudgedStart(start, tuple(late), tuple(shared)))
+        history.add(start.tables, start.now_ns)
+    return startup_text.Judged(tuple(found), tuple(history.repeated()))

@@ -1,0 +1,170 @@
+"""The starts that ``tocsin startup`` reads: from MLPerf's logs, or from a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tocsin.models.startup.cost import waste_gpu_seconds
+from tocsin.models.startup.durations import NS, StageTable, stage_tables
+from tocsin.models.startup.mllog_stages import LoggedStart, NamedStamp, StampGroup, logged_start
+from tocsin.pipeline.recording.limits import ReadLimits
+from tocsin.pipeline.recording.stage_marks import RecordedStarts, read_starts
+from tocsin.schemas.errors import RecordingError
+from tocsin.schemas.formats.mllog import Skipped, Stamp, stamps_of
+from tocsin.schemas.verdicts import ComponentKind
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a job.
+
+    Attributes:
+        name: file or attempt.
+        what: the benchmark or the job, "" if unknown.
+        kind: what the nodes of its stages are: ``host``, ``rank`` or ``file``.
+        first_ns: the first mark.
+        train_ns: begin of training, None if it did not begin.
+        now_ns: until when it is known.
+        tables: its stages.
+        groups: stamps without names.
+        gpu_counts: node -> number of GPUs; a node that is no key counts as 1.
+        process_count: number of processes, or of GPUs, as far as known.
+        waste_gpu_seconds: GPU time until training began, or until now.
+        skipped: file -> what was left out of it.
+    """
+
+    name: str
+    what: str
+    kind: str
+    first_ns: int
+    train_ns: int | None
+    now_ns: int
+    tables: tuple[StageTable, ...]
+    groups: tuple[StampGroup, ...]
+    gpu_counts: Mapping[str, int]
+    process_count: int
+    waste_gpu_seconds: float
+    skipped: Mapping[str, Skipped]
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first mark to training, or until now."""
+        return (max(self.train_ns or self.now_ns, self.first_ns) - self.first_ns) / NS
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One file of a log."""
+
+    name: str
+    stamps: tuple[Stamp, ...]
+    skipped: Skipped
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Times of its first and last entry."""
+        times = [stamp.ts_ns for stamp in self.stamps]
+        return min(times), max(times)
+
+
+def starts_of_logs(paths: Sequence[Path]) -> list[Start]:
+    """Return the starts in MLPerf's logs, in the order of time; files whose times overlap belong to one start.
+
+    Raises:
+        RecordingError: a file cannot be read, has no entry, or the files of a start show no stage.
+    """
+    logs = sorted((_read(path) for path in paths), key=lambda log: (log.span, log.name))
+    runs: list[list[_Log]] = []
+    for log in logs:
+        if runs and log.span[0] <= max(one.span[1] for one in runs[-1]):
+            runs[-1].append(log)
+        else:
+            runs.append([log])
+    return [_start_of_logs(run) for run in runs]
+
+
+def _read(path: Path) -> _Log:
+    """Return the entries of one file."""
+    skipped = Skipped()
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            stamps = tuple(stamps_of(lines, skipped))
+    except OSError as error:
+        raise RecordingError(path.name, f"cannot be read ({error.strerror})") from error
+    if not stamps:
+        places = ", ".join(
+            f"line {skipped.first_lines[reason]}: {reason} ({count} in all)" for reason, count in skipped.counts.items()
+        )
+        raise RecordingError(path.name, f"has no entry of MLPerf's log, a line with :::MLLOG ({places or 'empty'})")
+    return _Log(path.name, stamps, skipped)
+
+
+def _start_of_logs(run: Sequence[_Log]) -> Start:
+    """Return the start in the files of one run."""
+    stamps = [NamedStamp(stamp, log.name if len(run) > 1 else stamp.process) for log in run for stamp in log.stamps]
+    found: LoggedStart | None = logged_start(stamps)
+    name = ", ".join(log.name for log in run)
+    if found is None:
+        raise RecordingError(name, "shows no start-up stage (no init_start, init_stop or run_start)")
+    until_ns = found.last_ns if found.train_ns is None else found.train_ns
+    count = found.process_count
+    return Start(
+        name,
+        found.benchmark,
+        "file" if len(run) > 1 else ComponentKind.RANK,
+        found.first_ns,
+        found.train_ns,
+        found.last_ns,
+        found.tables,
+        found.groups,
+        {},
+        count,
+        count * (until_ns - found.first_ns) / NS,
+        {log.name: log.skipped for log in run if log.skipped.counts},
+    )
+
+
+def starts_of_recording(folder: Path, limits: ReadLimits) -> list[Start]:
+    """Return the starts of a recording, one for each attempt with a stage.
+
+    Raises:
+        RecordingError: the recording is wrong, or has no ``stage`` event.
+    """
+    read = read_starts(folder, limits)
+    tables = stage_tables(read.marks)
+    attempts = dict.fromkeys(table.attempt for table in tables)
+    return [_start_of_attempt(read, at, tuple(one for one in tables if one.attempt == at)) for at in attempts]
+
+
+def _start_of_attempt(read: RecordedStarts, attempt: int, tables: tuple[StageTable, ...]) -> Start:
+    """Return the start of one attempt."""
+    marks = [mark for mark in read.marks if mark.attempt == attempt]
+    allocated: dict[str, int] = {}
+    for mark in marks:
+        allocated[mark.node] = min(allocated.get(mark.node, mark.ts_ns), mark.ts_ns)
+    gpus = {node: read.gpu_counts.get(node, 1) for node in allocated}
+    later = [mark.ts_ns for mark in read.marks if mark.attempt > attempt]
+    now_ns = min([read.end_ns, *later])
+    train_ns = read.train_ns.get(attempt)
+    return Start(
+        f"attempt {attempt}",
+        read.job_id,
+        _kind(tables),
+        min(allocated.values()),
+        train_ns,
+        now_ns,
+        tables,
+        (),
+        gpus,
+        sum(gpus.values()),
+        waste_gpu_seconds(gpus, allocated, now_ns if train_ns is None else train_ns),
+        {},
+    )
+
+
+def _kind(tables: Sequence[StageTable]) -> str:
+    """Return what the nodes are: ranks if all their names are numbers."""
+    names = [span.node for table in tables for span in table.spans]
+    return ComponentKind.RANK if all(name.isdigit() for name in names) else ComponentKind.HOST
