@@ -197,11 +197,13 @@ class Pod:
 
     Attributes:
         host: the machine on which it runs.
-        uid: its UID.
+        uid: its UID, "" if it is not known.
+        name: its name, after its namespace and "/" where that is known; "" if it is not known.
     """
 
     host: str
-    uid: str
+    uid: str = ""
+    name: str = ""
 
 
 class AttemptChangeKind(StrEnum):
@@ -241,6 +243,7 @@ class JobFacts:
         spare_count: number of machines that can take the place of another, None if the sender does not know.
         may_shrink: whether the job can go on with fewer machines, None if the sender does not know.
         changes: what was changed about the attempt (engine); of one kind and machine the latest time counts.
+        slurm_restart_count: how often Slurm had requeued the job when this attempt began, None if it is not known.
     """
 
     job: JobKey
@@ -251,6 +254,7 @@ class JobFacts:
     spare_count: int | None = None
     may_shrink: bool | None = None
     changes: tuple[AttemptChange, ...] = ()
+    slurm_restart_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

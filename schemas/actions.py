@@ -37,12 +37,14 @@ class Machine:
         boot_id: the kernel's boot id.
         node_uid: UID of the Kubernetes node.
         pod_uid: UID of the job's pod on it.
+        pod_name: name of that pod, after its namespace and "/" where that is known.
     """
 
     host: str
     boot_id: str = ""
     node_uid: str = ""
     pod_uid: str = ""
+    pod_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,14 @@ class ActionTarget:
         component: what the action is about: a host, a GPU, a leaf; None for the whole job.
         machines: the machines that it concerns, by host name; empty for none.
         slurm_job_id: Slurm's id of the job, "" if it is not known or not Slurm's.
+        slurm_restart_count: how often Slurm had requeued that job when the attempt began, None if it is not known.
     """
 
     job: JobKey
     component: Component | None = None
     machines: tuple[Machine, ...] = ()
     slurm_job_id: str = ""
+    slurm_restart_count: int | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -152,7 +156,7 @@ def action_id_of(verdict_id: str, kind: ActionKind, target: ActionTarget) -> str
     """
     job, component = target.job, target.component
     about = "" if component is None else f"{component.kind.value}\t{component.name}"
-    machines = (f"{one.host}\t{one.boot_id}\t{one.node_uid}\t{one.pod_uid}" for one in target.machines)
+    machines = (f"{one.host}\t{one.boot_id}\t{one.node_uid}\t{one.pod_uid or one.pod_name}" for one in target.machines)
     parts = (job.cluster, verdict_id, kind.value, job.job_id, str(job.attempt), target.slurm_job_id, about, *machines)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

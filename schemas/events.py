@@ -31,7 +31,15 @@ CONTROL_HOST: Final = "engine:control"  # the host of what the control socket sa
 
 HELLO: Final = "hello"  # {"pid", "world_size", "hook_version"}: a rank's hook said hello for the first time
 # and, where the environment has them, JOB_FACT_KEYS
-JOB_FACT_KEYS: Final = ("slurm_job_id", "slurm_restart_count", "pod_name", "pod_uid", "node_name")
+JOB_FACT_KEYS: Final = (
+    "slurm_job_id",
+    "slurm_restart_count",
+    "slurm_node_name",
+    "pod_name",
+    "pod_namespace",
+    "pod_uid",
+    "node_name",
+)
 BYE: Final = "bye"  # {}: a rank's hook closed in order: training is over for it
 STOPPED: Final = "stopped"  # {"pid", "edge": "begin|end", "seconds"}: the process is stopped (state T)
 PROCESS_GONE: Final = "process_gone"  # {"pid"}: it left without an exit event (nobody waits for it)

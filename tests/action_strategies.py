@@ -38,13 +38,14 @@ from tocsin.schemas.verdicts import ActionKind
 _names, _texts, _times, _jobs = strategies.names, strategies.texts, strategies.times, strategies.jobs
 _counts = st.integers(0, 2**40)
 _kinds = st.sampled_from([kind for kind in ActionKind if kind is not ActionKind.NONE])
-_machines = st.builds(Machine, _names, _texts, _texts, _texts)
+_machines = st.builds(Machine, _names, _texts, _texts, _texts, _texts)
 _targets = st.builds(
     ActionTarget,
     job=_jobs,
     component=st.none() | strategies.components,
     machines=st.lists(_machines, max_size=3, unique_by=lambda one: one.host).map(lambda found: tuple(sorted(found))),
     slurm_job_id=_texts,
+    slurm_restart_count=st.none() | st.integers(0, 9),
 )
 _drafts = st.builds(
     Action,

@@ -51,7 +51,9 @@ class Hello:
     local_rank: int = -1
     slurm_job_id: str = ""
     slurm_restart_count: str = ""
+    slurm_node_name: str = ""
     pod_name: str = ""
+    pod_namespace: str = ""
     pod_uid: str = ""
     node_name: str = ""
 

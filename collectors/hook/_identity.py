@@ -65,8 +65,8 @@ def from_environment(env: Mapping[str, str] = os.environ, script: str = "") -> I
 
     ==========  ============================================================================
     cluster     TOCSIN_CLUSTER, SLURM_CLUSTER_NAME, "default"
-    job_id      TOCSIN_JOB_ID, else user-script-run: eight characters of TORCHELASTIC_RUN_ID (not its
-                default "none"), else SLURM_JOB_ID, else a hash of MASTER_ADDR:MASTER_PORT, "local"
+    job_id      TOCSIN_JOB_ID, else user-script-run (``_names.job_name``): a TORCHELASTIC_RUN_ID that
+                somebody gave, SLURM_JOB_ID, the pod's owner, a hash of MASTER_ADDR:MASTER_PORT, "local"
     attempt     TOCSIN_ATTEMPT; else TORCHELASTIC_RESTART_COUNT + 1000 x SLURM_RESTART_COUNT when
                 both are there, whichever is there, 0
     rank        TOCSIN_RANK, RANK, SLURM_PROCID, 0 (torchrun's ranks win over those of srun, which
@@ -102,7 +102,9 @@ def from_environment(env: Mapping[str, str] = os.environ, script: str = "") -> I
 _SCHEDULER = {
     "slurm_job_id": "SLURM_JOB_ID",
     "slurm_restart_count": "SLURM_RESTART_COUNT",
+    "slurm_node_name": "SLURMD_NODENAME",
     "pod_name": "POD_NAME",
+    "pod_namespace": "POD_NAMESPACE",
     "pod_uid": "POD_UID",
     "node_name": "NODE_NAME",
 }

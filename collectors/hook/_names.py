@@ -17,6 +17,9 @@ _NO_RUN = "local"
 _ODD = re.compile(r"[^A-Za-z0-9_.]+")
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 
+_REPLICA = re.compile(r"(.+)-(?:master|worker|chief|launcher)-[0-9]+")
+_SLURM_DIGITS = 20
+
 _RESERVED = ("idle", "fleet")
 
 
@@ -31,8 +34,9 @@ def job_name(env: Mapping[str, str], script: str = "") -> str:
     """Return the generated name of a job, the same for all its ranks on all hosts.
 
     Args:
-        env: the environment with TORCHELASTIC_RUN_ID (not its default "none"), else SLURM_JOB_ID, else MASTER_ADDR and
-            MASTER_PORT; "local" if none of them identifies the run.
+        env: the environment with, the first that is there, a TORCHELASTIC_RUN_ID that somebody gave (not "none", not a
+            UUID of torchrun's own), SLURM_JOB_ID, the pod's owner (``pod_owner``), MASTER_ADDR and MASTER_PORT; "local"
+            if none of them identifies the run. A UUID of torchrun's own stands behind Slurm's number, or for itself.
         script: name of the script, "" for this process's script.
     """
     parts = (_user(), script or _own_script(), _run_id(env))
@@ -66,13 +70,40 @@ def _own_script() -> str:
 
 
 def _run_id(env: Mapping[str, str]) -> str:
-    """Return eight characters that identify the run, "local" if unknown."""
-    for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"):
-        value = env.get(name, "")
-        if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
-            return value[:ID_LETTERS] if len(value) <= ID_LETTERS or _UUID.fullmatch(value) else _digest(value)
+    """Return some characters that identify the run, "local" if unknown."""
+    given, slurm = env.get("TORCHELASTIC_RUN_ID", ""), env.get("SLURM_JOB_ID", "").strip()
+    is_made = bool(_UUID.fullmatch(given))
+    if given and given != "none" and not is_made:
+        return given if len(given) <= ID_LETTERS else _digest(given)
+    made = given[:ID_LETTERS] if is_made else ""
+    if slurm.isascii() and slurm.isdigit() and len(slurm) <= _SLURM_DIGITS:
+        return f"{slurm}.{made}" if made else slurm
+    if made or slurm:
+        return made or (slurm if len(slurm) <= ID_LETTERS else _digest(slurm))
+    owner = pod_owner(env)
+    if owner:
+        return owner if len(owner) <= _MAX_LETTERS else _digest(owner)
     address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     return _digest(f"{address}:{port}") if address and port else _NO_RUN
+
+
+def pod_owner(env: Mapping[str, str]) -> str:
+    """Return namespace and name of what made this process's pod, e.g. ``ml.llama``; "" if it is not known.
+
+    All pods of one owner get the same: POD_OWNER where the pod's manifest sets it (from a label), else the part of
+    POD_NAME before what the controllers of training jobs append: ``-INDEX-RANDOM`` for an indexed Job,
+    ``-master-0``, ``-worker-1`` and the like for operators. Other names say nothing of an owner.
+    """
+    name, index = env.get("POD_NAME", "").strip(), env.get("JOB_COMPLETION_INDEX", "").strip()
+    owner = env.get("POD_OWNER", "").strip()
+    if not owner and index.isascii() and index.isdigit():
+        found = re.fullmatch(rf"(.+)-{index}-[a-z0-9]{{5}}", name)
+        owner = found[1] if found else ""
+    if not owner:
+        found = _REPLICA.fullmatch(name)
+        owner = found[1] if found else ""
+    namespace = env.get("POD_NAMESPACE", "").strip()
+    return f"{namespace}.{owner}" if owner and namespace else owner
 
 
 def _digest(text: str) -> str:

@@ -17,6 +17,7 @@ from tocsin.schemas.action_events import (
     HumanChangeKind,
     JobFacts,
     MachineFacts,
+    Pod,
 )
 from tocsin.schemas.actions import ActionTarget, Machine
 from tocsin.schemas.job_key import JobKey
@@ -115,6 +116,7 @@ class FactBook:
                 hosts=told.hosts or known.hosts,
                 slurm_job_id=told.slurm_job_id or known.slurm_job_id,
                 pods=told.pods or known.pods,
+                slurm_restart_count=_first_known(told.slurm_restart_count, known.slurm_restart_count),
             )
         self._put(self._jobs, key, told)
         return True
@@ -227,15 +229,17 @@ class FactBook:
         """
         facts = self._jobs.get((job.cluster, job.job_id))
         is_same = facts is not None and facts.job.attempt == job.attempt
-        pods = {one.host: one.uid for one in facts.pods} if facts is not None and is_same else {}
-        slurm_job_id = facts.slurm_job_id if facts is not None and is_same else ""
+        known_job = facts if facts is not None and is_same else JobFacts(job, 0)
+        pods = {one.host: one for one in known_job.pods}
         machines = []
         for host in sorted(set(hosts)):
             known = self._machines.get((job.cluster, host))
             node_uid = "" if known is None else known.node_uid
             boot_id = self.boot_at(job.cluster, host, at_ns)
-            machines.append(Machine(host, boot_id, node_uid, pods.get(host, "")))
-        return ActionTarget(job, component, tuple(machines), slurm_job_id)
+            pod = pods.get(host, Pod(host))
+            machines.append(Machine(host, boot_id, node_uid, pod.uid, pod.name))
+        count = known_job.slurm_restart_count
+        return ActionTarget(job, component, tuple(machines), known_job.slurm_job_id, count)
 
     def to_state(self) -> dict[str, Any]:
         """Return all facts as JSON-able values, each kind by key."""
@@ -321,3 +325,7 @@ def _latest(known: Sequence[AttemptChange], told: Sequence[AttemptChange]) -> tu
         kinds = dict.fromkeys(kind for kind, _ in found)
         found = {(kind, ""): max(at_ns for (one, _), at_ns in found.items() if one is kind) for kind in kinds}
     return tuple(AttemptChange(kind, at_ns, host) for (kind, host), at_ns in found.items())
+
+
+def _first_known(newer: int | None, older: int | None) -> int | None:
+    return older if newer is None else newer

@@ -78,7 +78,8 @@ def test_the_envelope_of_an_action() -> None:
     assert event["type"] == "dev.tocsin.action.v1"
     assert event["id"] == f"{ACTION.action_id}.7.1"
     assert (event["subject"], event["partitionkey"]) == ("n012", "eu west/job778")
-    assert event["data"]["target"]["machines"] == [{"host": "n012", "boot_id": "boot-1", "node_uid": "", "pod_uid": ""}]
+    machine = {"host": "n012", "boot_id": "boot-1", "node_uid": "", "pod_uid": "", "pod_name": ""}
+    assert event["data"]["target"]["machines"] == [machine]
 
 
 def test_the_update_is_no_part_of_the_id() -> None:

@@ -26,7 +26,7 @@ from tocsin.pipeline.actions.executors.kubernetes_marks import (
     mark_of,
     marks_on,
 )
-from tocsin.pipeline.actions.executors.kubernetes_pods import evict_one, look_at_pods, pod_left, pods_of_job
+from tocsin.pipeline.actions.executors.kubernetes_pods import evict_one, look_at_pods, pod_left, pods_of_job, with_pod
 from tocsin.pipeline.actions.executors.kubernetes_text import KubeNode
 from tocsin.pipeline.actions.executors.kubernetes_watch import NodeWatch
 from tocsin.pipeline.actions.executors.looks import joined
@@ -181,7 +181,9 @@ class KubernetesTarget:
 
     def _look_at_evict(self, action: Action, machine: Machine) -> Look:
         """A machine that others took away already is only marked; the job leaves it all the same."""
-        if not machine.pod_uid:
+        node = self._cluster.node(machine.host)
+        is_begun = node is not None and action.action_id in marks_on(node)
+        if not machine.pod_uid and "/" not in machine.pod_name and not is_begun:
             detail = f"no pod of job {action.target.job.job_id} is known on {machine.host}"
             return Look(Stage.REFUSED, ExecutorReason.NO_POD, host=machine.host, detail=detail)
         look = self._look_at_drain(action, machine)
@@ -245,8 +247,9 @@ class KubernetesTarget:
         return "" if mark is None else mark.owner_uid
 
     def _on_nodes(self, action: Action) -> list[Machine]:
-        """Return the machines of an action with the names of nodes in place of hosts."""
-        return [replace(one, host=self._node_of(one.host)) for one in action.target.machines]
+        """Return the machines of an action with the names of nodes in place of hosts, and with UIDs of pods."""
+        nodes = [replace(one, host=self._node_of(one.host)) for one in action.target.machines]
+        return [with_pod(self._cluster, one, action.issued_ns) for one in nodes]
 
     def _node_of(self, host: str) -> str:
         """Return the name of the node that a host is; the host's own name where Kubernetes knows no such machine.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tocsin.pipeline.actions.executors.kubernetes_cluster import KubernetesCluster
@@ -17,13 +18,38 @@ _LATE_NS: Final = 60 * NS_PER_SECOND
 _ASKED_AGAIN: Final = (ExecutorReason.DISRUPTION_BUDGET, ExecutorReason.TARGET_BUSY)
 
 
-def pod_left(cluster: KubernetesCluster, machine: Machine) -> Look | None:
-    """Return the look of a machine that the job's pod left, None where it is there or not known.
+def with_pod(cluster: KubernetesCluster, machine: Machine, before_ns: int) -> Machine:
+    """Return a machine with the UID of the job's pod, where only its name was told and one such pod is on it.
+
+    Args:
+        cluster: asks Kubernetes.
+        machine: the machine, by the name of its node.
+        before_ns: a pod that was created later is another one of that name.
 
     Raises:
         TargetError: the API server is away, or its answer cannot be read.
     """
-    if not machine.pod_uid:
+    if machine.pod_uid or not machine.pod_name:
+        return machine
+    namespace, _, name = machine.pod_name.rpartition("/")
+    found = [
+        pod.uid
+        for pod in cluster.pods_on(machine.host)
+        if pod.name == name and namespace in ("", pod.namespace) and pod.created_ns <= before_ns
+    ]
+    return replace(machine, pod_uid=found[0]) if len(found) == 1 else machine
+
+
+def pod_left(cluster: KubernetesCluster, machine: Machine) -> Look | None:
+    """Return the look of a machine that the job's pod left, None where it is there or not known.
+
+    A pod that is known by its name counts with its namespace only: a process that was not told its pod's name takes
+    its host name for it, which may be the node's.
+
+    Raises:
+        TargetError: the API server is away, or its answer cannot be read.
+    """
+    if not machine.pod_uid and "/" not in machine.pod_name:
         return None
     for pod in cluster.pods_on(machine.host):
         if pod.uid != machine.pod_uid:
@@ -32,7 +58,7 @@ def pod_left(cluster: KubernetesCluster, machine: Machine) -> Look | None:
             return None
         detail = f"pod {pod.namespace}/{pod.name} is over"
         return Look(Stage.EXPIRED, ExecutorReason.JOB_OVER, host=machine.host, detail=detail)
-    detail = f"pod {machine.pod_uid} is not on {machine.host} now"
+    detail = f"pod {machine.pod_uid or machine.pod_name} is not on {machine.host} now"
     return Look(Stage.EXPIRED, ExecutorReason.HOST_LEFT_JOB, host=machine.host, detail=detail)
 
 

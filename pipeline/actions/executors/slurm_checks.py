@@ -65,6 +65,10 @@ def attempt_over(cluster: SlurmCluster, action: Action, job: JobReading | None) 
     if not job.is_running:
         states = "+".join(sorted(job.states))
         return Look(Stage.EXPIRED, ExecutorReason.JOB_NOT_RUNNING, detail=f"job {name} is {states}")
+    before = action.target.slurm_restart_count
+    if before is not None and job.restart_count != before:
+        detail = f"job {name} was requeued {job.restart_count} times, {before} when the attempt began"
+        return Look(Stage.EXPIRED, ExecutorReason.NEW_ATTEMPT, detail=detail)
     if job.start_seconds * NS_PER_SECOND > action.issued_ns:
         return Look(Stage.EXPIRED, ExecutorReason.NEW_ATTEMPT, detail=f"job {name} started anew since")
     hosts = cluster.hosts(job.nodes)

@@ -15,6 +15,7 @@ from tocsin.schemas.printable import json_text, plain
 from tocsin.schemas.records import NS_PER_SECOND
 
 _ID_SHOWN: Final = 12
+_INCARNATION: Final = ("boot_id", "node_uid", "pod_uid", "pod_name")
 _COMMANDS: Final = {
     "approve": "let an action that waits for a person be carried out",
     "deny": "decide against an action that is not begun; its machines are left alone for this cause for a time",
@@ -90,7 +91,7 @@ def _print_one(answer: Mapping[str, Any], *, is_json: bool) -> None:
     print(plain(f"  id {action['action_id']}, verdict {action['verdict_id']}, cause {action['cause']}"))
     print(plain(f"  rule {action['rule']}, budget class {action['budget_class']}"))
     for machine in action["target"]["machines"]:
-        known = [f"{name} {machine[name]}" for name in ("boot_id", "node_uid", "pod_uid") if machine.get(name)]
+        known = [f"{name} {machine[name]}" for name in _INCARNATION if machine.get(name)]
         print(plain(f"  machine {machine['host']}" + (f" ({', '.join(known)})" if known else "")))
     print(plain(f"  may be begun until {_moment(action['deadline_ns'])}"))
     for one in history:

@@ -286,6 +286,7 @@ def test_bytes_are_read_or_refused(data: bytes) -> None:
 
 def test_a_hello_carries_the_schedulers_names_into_its_event() -> None:
     names = {"slurm_job_id": "77", "pod_name": "train-0", "pod_uid": "u", "node_name": "gpu-7"}
+    names |= {"pod_namespace": "ml", "slurm_node_name": "node7"}
     found = hook_event(parse("hello", pid=5, world_size=8, **names))
     assert {key: value for key, value in found.payload.items() if key in names} == names
     assert "slurm_restart_count" not in found.payload

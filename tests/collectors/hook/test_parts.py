@@ -161,3 +161,10 @@ def test_the_schedulers_names_come_from_the_environment_and_what_is_not_set_is_l
     assert scheduler_facts({"HOSTNAME": "train-0"}) == {}
     assert scheduler_facts({"HOSTNAME": "train-0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == {"pod_name": "train-0"}
     assert scheduler_facts({"POD_NAME": "x" * 300, "NODE_NAME": ""}) == {}
+    places = {"POD_NAME": "train-0", "POD_NAMESPACE": "ml", "NODE_NAME": "gpu-7", "SLURMD_NODENAME": "node7"}
+    assert scheduler_facts(places) == {
+        "pod_name": "train-0",
+        "pod_namespace": "ml",
+        "node_name": "gpu-7",
+        "slurm_node_name": "node7",
+    }

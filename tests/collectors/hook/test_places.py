@@ -234,6 +234,13 @@ def test_without_root_agent_exec_and_hook_meet(folder: Path, has_runtime: bool) 
         ({"TORCHELASTIC_RUN_ID": "0f6be2a1-16e4-4d0a-a5dd-4a86a2d9f3b1"}, "-0f6be2a1"),
         ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "1234"}, "-1234"),
         ({"TORCHELASTIC_RUN_ID": "night", "SLURM_JOB_ID": "1234"}, "-night"),
+        ({"TORCHELASTIC_RUN_ID": "0f6be2a1-16e4-4d0a-a5dd-4a86a2d9f3b1", "SLURM_JOB_ID": "1234"}, "-1234.0f6be2a1"),
+        ({"SLURM_JOB_ID": "123456789012"}, "-123456789012"),
+        ({"POD_OWNER": "llama", "POD_NAMESPACE": "ml", "POD_NAME": "x-0"}, "-ml.llama"),
+        ({"POD_NAME": "llama-3-x7k2p", "POD_NAMESPACE": "ml", "JOB_COMPLETION_INDEX": "3"}, "-ml.llama"),
+        ({"POD_NAME": "llama-worker-12"}, "-llama"),
+        ({"POD_NAME": "llama-7"}, "-local"),
+        ({"POD_NAME": "llama-worker-1", "SLURM_JOB_ID": "9"}, "-9"),
     ],
 )
 def test_a_job_without_a_name_is_called_by_user_script_and_run(env: dict[str, str], ending: str) -> None:
@@ -241,6 +248,16 @@ def test_a_job_without_a_name_is_called_by_user_script_and_run(env: dict[str, st
 
     assert name.endswith(f"-train{ending}")
     assert name == _hook_names.job_name({**env, "RANK": "7", "LOCAL_RANK": "3", "HOSTNAME": "other"}, "train")
+
+
+def test_all_pods_of_a_job_have_one_name_and_another_job_has_another() -> None:
+    def name(pod: str, **env: str) -> str:
+        return _hook_names.job_name({"POD_NAME": pod, "POD_NAMESPACE": "ml", "MASTER_ADDR": pod, **env}, "train")
+
+    assert name("a-master-0") == name("a-worker-0") == name("a-worker-11") != name("b-worker-0")
+    assert name("a-0-aaaaa", JOB_COMPLETION_INDEX="0") == name("a-1-bbbbb", JOB_COMPLETION_INDEX="1")
+    assert name("a-worker-0") != name("a-worker-0", POD_NAMESPACE="other")
+    assert name(f"{'x' * 70}a-worker-0") != name(f"{'x' * 70}b-worker-0")
 
 
 def test_long_names_of_two_runs_differ() -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from tests.pipeline.actions.kit import CLUSTER, JOB, T0, Stage, verdict_on
 from tocsin.pipeline.actions.facts import FactBook
-from tocsin.schemas.action_events import AckKind, AttemptChange, AttemptChangeKind, JobFacts, MachineFacts
+from tocsin.schemas.action_events import AckKind, AttemptChange, AttemptChangeKind, JobFacts, MachineFacts, Pod
 from tocsin.schemas.action_states import ActionState
+from tocsin.schemas.actions import Machine
+from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.records import NS_PER_SECOND
 
 
@@ -84,3 +86,15 @@ def test_changes_of_very_many_machines_are_one_of_all() -> None:
     known = book.job(CLUSTER, JOB.job_id)
     assert known is not None
     assert known.changes == (AttemptChange(AttemptChangeKind.PLACES, 599),)
+
+
+def test_a_target_has_what_slurm_and_kubernetes_call_the_attempt() -> None:
+    book = FactBook(10)
+    job = JobKey("c", "alice-train-77", 3)
+    book.take_job(JobFacts(job, T0, slurm_job_id="77", slurm_restart_count=3, pods=(Pod("n1", "", "ml/p"),)))
+    book.take_job(JobFacts(job, T0 + 1, hosts=("n1",)))  # who does not know it leaves it as it is
+    target = book.target(job, None, ["n1"], T0)
+    assert (target.slurm_job_id, target.slurm_restart_count) == ("77", 3)
+    assert target.machines == (Machine("n1", pod_name="ml/p"),)
+    before = book.target(JobKey("c", "alice-train-77", 2), None, ["n1"], T0)
+    assert (before.slurm_job_id, before.slurm_restart_count, before.machines) == ("", None, (Machine("n1"),))

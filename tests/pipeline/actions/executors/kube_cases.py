@@ -153,6 +153,32 @@ class KubeCases:
         assert said(look) == (Stage.REFUSED, ExecutorReason.NO_POD)
         assert is_untouched(world, "a")
 
+    def test_an_evict_finds_the_pod_by_its_name_and_goes_on_when_the_pod_is_gone(self, world: KubeWorld) -> None:
+        world.add_node("a")
+        world.add_pod("p", "a", owner="")
+        action = action_on(EVICT, Machine("a", pod_name="default/p"))
+        assert said(carried_out(world.target(), action)) == (Stage.WAITING, ExecutorReason.PODS_LEAVE)
+        assert world.pods() == {"p": True}
+        world.remove_pod("p")
+        assert said(carried_out(world.target(), action)) == (Stage.DONE, ExecutorReason.EVICTED)
+
+    @pytest.mark.parametrize(
+        ("name", "stage", "reason"),
+        [
+            ("other/p", Stage.EXPIRED, ExecutorReason.HOST_LEFT_JOB),
+            ("default/q", Stage.EXPIRED, ExecutorReason.HOST_LEFT_JOB),
+            ("q", Stage.REFUSED, ExecutorReason.NO_POD),
+        ],
+    )
+    def test_a_pod_of_another_name_is_not_evicted(
+        self, world: KubeWorld, name: str, stage: Stage, reason: ExecutorReason
+    ) -> None:
+        world.add_node("a")
+        world.add_pod("p", "a")
+        look = carried_out(world.target(), action_on(EVICT, Machine("a", pod_name=name)))
+        assert said(look) == (stage, reason)
+        assert world.pods() == {"p": False}
+
     def test_a_budget_holds_the_eviction_up_until_it_allows_one(self, world: KubeWorld) -> None:
         world.add_node("a")
         action = action_on(EVICT, Machine("a", pod_uid=world.add_pod("p", "a")))

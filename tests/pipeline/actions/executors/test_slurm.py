@@ -83,6 +83,17 @@ def test_what_stands_against_a_drain(changes: dict[str, Any], stage: Stage, reas
     assert said(target_of(slurm).look(action_of(ActionKind.DRAIN, "a"))) == (stage, reason)
 
 
+@pytest.mark.parametrize("kind", [ActionKind.DRAIN, ActionKind.EVICT, ActionKind.RESTART, ActionKind.REBOOT])
+@pytest.mark.parametrize(("told", "is_let_go"), [(1, True), (2, False), (None, False)])
+def test_an_attempt_that_slurm_requeued_since_is_let_go(kind: ActionKind, told: int | None, is_let_go: bool) -> None:
+    slurm = FakeSlurm("a", "b")
+    slurm.add_job(7, "a", restarts=2)  # on the same machine again, since before the action was proposed
+    action = action_of(kind, "a", job="7")
+    look = target_of(slurm).look(replace(action, target=replace(action.target, slurm_restart_count=told)))
+    wanted = (Stage.EXPIRED, ExecutorReason.NEW_ATTEMPT)
+    assert said(look) == (wanted if is_let_go else (Stage.UNTOUCHED, ExecutorReason.FIRST_EFFECT_DUE))
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tocsin.pipeline.incidents.fleet.config import FleetConfig
 from tocsin.pipeline.incidents.fleet.intake import tell_records
+from tocsin.pipeline.incidents.fleet.jobs import FleetJobs
 from tocsin.pipeline.incidents.fleet.view import FleetView
 from tocsin.schemas import events
 from tocsin.schemas.action_events import JobFacts, Pod
@@ -26,6 +27,22 @@ def test_slurms_id_and_the_pods_of_an_attempt_are_its_facts() -> None:
     assert list(view.facts()) == [
         JobFacts(JobKey("c", "j", 1), 0, slurm_job_id="77", pods=(Pod("n1", "u1"), Pod("n2", "u2")))
     ]
+
+
+def test_how_often_slurm_requeued_it_and_the_pods_names_are_told_too() -> None:
+    names = {"slurm_job_id": "77", "slurm_restart_count": "2", "pod_name": "p", "pod_namespace": "ml"}
+    view = told((1, "n1", names), (1, "n2", {"slurm_job_id": "77", "slurm_restart_count": "9" * 99}))
+    facts = JobFacts(JobKey("c", "j", 1), 0, (), "77", (Pod("n1", "", "ml/p"),), slurm_restart_count=2)
+    assert list(view.facts()) == [facts]
+    again = FleetView(FleetConfig(), "c")
+    again.restore(view.snapshot())
+    assert list(again.facts()) == [facts]
+
+
+def test_a_state_of_before_has_neither_restart_counts_nor_names() -> None:
+    jobs = FleetJobs("c")
+    jobs.load_state([["j", 1, "77", {"n1": "u1"}]])
+    assert list(jobs.facts()) == [JobFacts(JobKey("c", "j", 1), 0, slurm_job_id="77", pods=(Pod("n1", "u1"),))]
 
 
 def test_a_new_attempt_begins_anew_and_an_earlier_one_is_not_heard() -> None:
