@@ -54,6 +54,8 @@ def verdict_event(verdict: Verdict) -> dict[str, Any]:
     data["attempt"] = verdict.job.attempt
     data["expires_ns"] = verdict.expires_ns
     data["confidence"] = verdict.confidence
+    if verdict.costs_ratio is not None:
+        data["costs_ratio"] = verdict.costs_ratio
     ids = evidence_ids(verdict)
     data["evidence"] = [
         {"id": found, **_write_evidence(evidence)} for found, evidence in zip(ids, verdict.evidence, strict=True)
@@ -174,6 +176,7 @@ def _read_verdict(data: ObjectReader) -> Verdict:
         expires_ns=data.integer("expires_ns", 0),
         common=None if common is None else _read_component(common),
         witnesses=_read_witnesses(data),
+        costs_ratio=data.optional_number("costs_ratio", 0.0, 1.0),
     )
 
 

@@ -203,6 +203,7 @@ class Verdict:
         expires_ns: time after which its action must not be executed.
         common: component that several suspects share, None for none.
         witnesses: hosts that saw it, at most ``MAX_WITNESSES``; empty if only the suspects did.
+        costs_ratio: share of the job's step time that a slowness costs by its newest steps, 0 to 1; None: unknown.
     """
 
     verdict_id: str
@@ -221,6 +222,7 @@ class Verdict:
     expires_ns: int
     common: Component | None = None
     witnesses: tuple[Witness, ...] = ()
+    costs_ratio: float | None = None
 
     def to_line(self) -> dict[str, Any]:
         """Return the JSON object of ``verdicts.jsonl``, keys in the contract's order."""
@@ -243,6 +245,8 @@ class Verdict:
             line["common"] = {"kind": self.common.kind.value, "name": self.common.name}
         if self.witnesses:
             line["witnesses"] = [{"host": one.host, "kind": one.kind.value} for one in self.witnesses]
+        if self.costs_ratio is not None:
+            line["costs_ratio"] = round(self.costs_ratio, 4)
         return line
 
 

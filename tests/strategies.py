@@ -462,6 +462,7 @@ verdicts = st.builds(
     expires_ns=times,
     common=st.none() | components,
     witnesses=st.lists(st.builds(Witness, names, st.sampled_from(WitnessKind)), max_size=MAX_WITNESSES).map(tuple),
+    costs_ratio=st.none() | st.floats(0.0, 1.0),
 )
 
 

@@ -195,6 +195,18 @@ class Incident:
             self.verdict = replace(self.verdict, witnesses=witnesses)
         return replace(finding, witnesses=witnesses) if witnesses != finding.witnesses else finding
 
+    def with_costs(self, finding: Finding) -> Finding:
+        """Take what a finding of the same suspects costs the job now, and return the finding with the known cost.
+
+        The verdict's next line tells it; no line is written for it alone.
+        """
+        if not same_suspects(finding, self.verdict) or finding.fault is not self.verdict.fault:
+            return finding
+        if finding.costs_ratio is None:
+            return replace(finding, costs_ratio=self.verdict.costs_ratio)
+        self.verdict = replace(self.verdict, costs_ratio=finding.costs_ratio)
+        return finding
+
     def settled_cause(self, finding: Finding, now_ns: int, settle_ns: int) -> str:
         """Return the cause to name for a finding of the incident's suspects.
 

@@ -239,6 +239,7 @@ class Decide:
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
             witnesses=finding.witnesses,
+            costs_ratio=finding.costs_ratio,
         )
         incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, bool(closed.was_confirmed))
         incident.is_lone, incident.is_wordless = finding.is_lone, finding.is_wordless
@@ -247,7 +248,7 @@ class Decide:
 
     def _hold(self, incident: Incident, finding: Finding, now_ns: int) -> list[Verdict]:
         """Apply a finding to the incident that it belongs to; return the verdict's new line, if there is one."""
-        finding = incident.with_witnesses(finding)
+        finding = incident.with_costs(incident.with_witnesses(finding))
         verdict, gone_ns = incident.verdict, self._config.gone_ns
         alike = finding.fault is verdict.fault or {finding.fault, verdict.fault} <= set(STANDSTILL)
         if same_suspects(finding, verdict) and alike:
@@ -303,6 +304,7 @@ class Decide:
             expires_ns=now_ns + self._config.action_ttl_ns,
             common=finding.common,
             witnesses=finding.witnesses,
+            costs_ratio=finding.costs_ratio,
         )
         return [incident.verdict]
 

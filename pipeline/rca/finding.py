@@ -36,6 +36,7 @@ class Finding:
         machine_count: number of machines of the job.
         is_by_words: whether the cause rests only on the last log lines of a program.
         is_wordless: whether a process ended without a signal, and only the job's history hints at the cause.
+        costs_ratio: share of the job's step time that the slowness costs now, 0 to 1; None: not slowness, or unknown.
         ends: reason why an incident without suspects that the finding belongs to is over; None: it goes on. A finding
             that ends incidents opens none.
         is_by_part: whether the driver of the accused machine told that a part of it broke as the job came to stand.
@@ -68,6 +69,7 @@ class Finding:
     is_lone: bool = False
     is_by_part: bool = False
     ends: Reason | None = None
+    costs_ratio: float | None = None
 
     @property
     def accused(self) -> tuple[str, ...]:

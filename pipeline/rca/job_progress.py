@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from tocsin.models.pace import Slowdown
@@ -33,6 +33,13 @@ class JobProgress(Protocol):
         """Return by how many seconds a step a host's excess self time over its peers has grown since ``onset_ns``.
 
         0.0 where it is unknown, or does not stand out among all hosts.
+        """
+        ...
+
+    def costs_ratio(self, ranks: Collection[int], onset_ns: int, now_ns: int) -> float | None:
+        """Return the share of the job's step time that these ranks cost now; None if it cannot be told.
+
+        Without ranks, or where their own time is not longer than their peers', it is the growth since ``onset_ns``.
         """
         ...
 

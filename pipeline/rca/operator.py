@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
 from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.costs import with_costs
 from tocsin.pipeline.rca.diagnose_config import DiagnoseConfig
 from tocsin.pipeline.rca.evidence.hardware import BrokenHosts
 from tocsin.pipeline.rca.evidence.hardware_causes import HardwareCauses
@@ -115,7 +116,7 @@ class Diagnose:
         findings = self._weigh_learned(findings, learned, evidence)
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
         found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs)
-        return Diagnosis(found, tuple(evidence.reasons))
+        return Diagnosis(with_costs(self._graph, found, pace, data.end_ns), tuple(evidence.reasons))
 
     def _add_standstill(
         self, findings: list[Finding], evidence: SliceEvidence, exit_reason: Reason | None

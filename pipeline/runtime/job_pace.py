@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from tocsin.models.pace import Slowdown
@@ -15,6 +16,8 @@ from tocsin.schemas.verdicts import WitnessKind
 
 _WAITING_SHARE_RATIO = 0.5
 """The work per second must have fallen by at least this fraction of the growth in step time."""
+_LEAST_COST_RATIO = 0.01
+"""Share of a step below which computing longer explains no cost; step times cannot resolve less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,20 @@ class JobPace:
             Seconds per step; 0 = it has not grown, or that is unknown.
         """
         return self.steps.grown_self_time_seconds(host, onset_ns)
+
+    def costs_ratio(self, ranks: Collection[int], onset_ns: int, now_ns: int) -> float | None:
+        """Return the share of the job's step time that these ranks cost now, 0 to 1; None = it cannot be told.
+
+        It is what they compute longer than their peers. Without ranks, or where they do not compute longer, it is the
+        growth of the job's steps since ``onset_ns``.
+        """
+        costs_ratio = self.steps.costs_ratio(ranks, onset_ns) if ranks else None
+        if costs_ratio is not None and costs_ratio >= _LEAST_COST_RATIO:
+            return costs_ratio
+        slowdown = self.slowdown_since(onset_ns, now_ns)
+        if slowdown is None or not slowdown.is_certain or not math.isfinite(slowdown.ratio):
+            return costs_ratio
+        return slowdown.ratio / (1.0 + slowdown.ratio)
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:
         """Return host -> kind of witness, for hosts whose own steps show a delay since ``onset_ns``.

@@ -230,11 +230,20 @@ def summary_of(verdict: Verdict) -> str:
     text = f"{who_text(verdict)}: {cause_text(verdict)} since {clock_text(verdict.onset_ns)}"
     if verdict.evidence:
         text += f"; {evidence_text(verdict.evidence[0]).rstrip('.')}"
+    if verdict.costs_ratio is not None:
+        text += costs_text(verdict)
     if verdict.action in HARD_KINDS:
         text += f" (seen by {witnesses_text(verdict)})"
     if verdict.state not in {VerdictState.OPEN, VerdictState.CONFIRMED}:
         text += f" ({verdict.state.value}: {words(verdict.reason)})"
     return text
+
+
+def costs_text(verdict: Verdict) -> str:
+    """Return what a slowness costs: ``; costs the job 7.4 % now``, of a closed verdict ``; cost the job 7.4 %``."""
+    share = f"the job {100.0 * (verdict.costs_ratio or 0.0):.1f} %"
+    is_live = verdict.state in {VerdictState.OPEN, VerdictState.CONFIRMED}
+    return f"; costs {share} now" if is_live else f"; cost {share}"
 
 
 def witnesses_text(verdict: Verdict) -> str:

@@ -177,9 +177,9 @@ class ObjectReader:
         """Return a required duration in seconds, at most ``MAX_SECONDS``."""
         return self.number(key, 0.0, MAX_SECONDS)
 
-    def optional_number(self, key: str) -> float | None:
-        """Return a finite number, None if the key is null or missing."""
-        return None if self._values.get(key) is None else self.number(key)
+    def optional_number(self, key: str, low: float = -math.inf, high: float = math.inf) -> float | None:
+        """Return a finite number from ``low`` to ``high``, None if the key is null or missing."""
+        return None if self._values.get(key) is None else self.number(key, low, high)
 
     def choice(self, key: str, kind: type[EnumT]) -> EnumT:
         """Return the required member of an enumeration with the key's value."""

@@ -113,6 +113,11 @@ def test_unknown_attributes_and_keys_are_ignored() -> None:
     assert decode_verdict(json.dumps(event).encode()) == VERDICT
 
 
+def test_a_verdict_of_a_program_that_told_no_cost_is_read() -> None:
+    assert decode_verdict(encode_verdict(VERDICT)).costs_ratio is None
+    assert decode_verdict(changed(encode_verdict(VERDICT), costs_ratio=0.25)).costs_ratio == 0.25
+
+
 def test_a_verdict_of_a_program_that_told_no_witnesses_is_read() -> None:
     nothing: tuple[dict[str, Any], ...] = ({}, {"witnesses": None}, {"witnesses": []})
     for missing in nothing:
@@ -131,6 +136,8 @@ def test_a_verdict_of_a_program_that_told_no_witnesses_is_read() -> None:
         ({"suspects": [{"kind": "host", "name": "x", "ranks": [-1]}]}, "verdict.data.suspects[0].ranks[0]"),
         ({"evidence": [{"start_ns": 5, "end_ns": 9, "detector": ""}]}, "verdict.data.evidence[0].detector"),
         ({"common": 3}, "verdict.data.common"),
+        ({"costs_ratio": 1.5}, "verdict.data.costs_ratio"),
+        ({"costs_ratio": "much"}, "verdict.data.costs_ratio"),
         ({"witnesses": "n1"}, "verdict.data.witnesses"),
         ({"witnesses": [{"host": "n1", "kind": "rumour"}]}, "verdict.data.witnesses[0].kind"),
         ({"witnesses": [{"host": "", "kind": "steps"}]}, "verdict.data.witnesses[0].host"),

@@ -63,7 +63,8 @@ def test_every_line_has_the_contracts_keys_in_order_and_is_json(verdict: Verdict
 
     assert list(line)[:13] == list(json.loads(CONTRACT_LINE))
     optional = {"common": verdict.common, "witnesses": verdict.witnesses}
-    assert list(line)[13:] == [name for name, value in optional.items() if value]
+    told = [name for name, value in optional.items() if value]
+    assert list(line)[13:] == told + ["costs_ratio"] * (verdict.costs_ratio is not None)
     assert json.loads(json.dumps(line, allow_nan=False)) == line
 
 
@@ -79,6 +80,11 @@ def test_witnesses_are_listed_and_a_missing_key_is_nobody() -> None:
 
     assert verdict.to_line()["witnesses"] == [{"host": "n07", "kind": "peers_wait"}]
     assert "witnesses" not in VERDICT.to_line()
+
+
+def test_the_cost_of_a_slowness_is_told_in_four_digits_and_a_missing_key_is_unknown() -> None:
+    assert dataclasses.replace(VERDICT, costs_ratio=0.07404).to_line()["costs_ratio"] == 0.074
+    assert "costs_ratio" not in VERDICT.to_line()
 
 
 def test_ranks_stand_beside_the_host_where_singled_out() -> None:

@@ -101,6 +101,7 @@ def _verdict(line: ObjectReader) -> Verdict:
         expires_ns=line.integer("expires_ns", 0) if _given(line, "expires_ns") else detected_ns + DEADLINE_NS,
         common=None if common is None else _component(common),
         witnesses=tuple(_witness(one) for one in line.optional_objects("witnesses")[:_MOST_WITNESSES]),
+        costs_ratio=line.optional_number("costs_ratio", 0.0, 1.0),
     )
 
 

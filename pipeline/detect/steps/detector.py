@@ -30,14 +30,10 @@ from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.detect.steps.baseline import BLOCK_COUNT, ExcessPast
 from tocsin.pipeline.detect.steps.candidates import JOB, MORE, Candidate, Candidates
 from tocsin.pipeline.detect.steps.config import StepsConfig
+from tocsin.pipeline.detect.steps.costs import costs_ratio
 from tocsin.pipeline.detect.steps.history import StepHistory
 from tocsin.pipeline.detect.steps.pending import PendingSteps
-from tocsin.pipeline.detect.steps.rows import (
-    StepRows,
-    table_of,
-    window_from,
-    window_parts,
-)
+from tocsin.pipeline.detect.steps.rows import StepRows, table_of, window_from, window_parts
 from tocsin.pipeline.detect.steps.slower_hosts import harmed_hosts
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.reasons import Reason
@@ -118,6 +114,12 @@ class StepDetector(Abstaining):
         if excess is None or (excess <= 0.0 and not set(self._graph.ranks_of_host(host)) <= set(ranks)):
             return None
         return max(0.0, excess)
+
+    def costs_ratio(self, suspects: Collection[int], onset_ns: int) -> float | None:
+        """Return the share of the newest steps since an onset that some ranks cost the job; None: not measured."""
+        steps = [step for step in self._window if step.end_ns > onset_ns]
+        stages = self._graph.placement.stages_of(table_of(steps)[0]) if steps else ()
+        return costs_ratio(steps, stages, suspects)
 
     def grown_self_time_seconds(self, host: str, onset_ns: int) -> float:
         """Return by how much the excess of a host's slowest rank over its peers has grown since an onset.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tocsin.models.pace import Slowdown
@@ -30,6 +30,7 @@ class FakeProgress:
         growth_seconds: answer to ``most_growth_seconds``; None: too few steps tell.
         self_time_excess: host -> how much longer than its peers it computes, in seconds; absent: not measured.
         grown_self_time: host -> by how much that grew, in seconds; absent: not at all.
+        cost_ratio: answer to ``costs_ratio``; None: it cannot be told.
         harmed: host -> how its own data show that it is held up.
         loads: host -> how much more work than its peers it does.
         wasting: hosts that draw more power without doing more with it.
@@ -52,6 +53,7 @@ class FakeProgress:
     growth_seconds: float | None = None
     self_time_excess: Mapping[str, float] = field(default_factory=dict)
     grown_self_time: Mapping[str, float] = field(default_factory=dict)
+    cost_ratio: float | None = None
     harmed: Mapping[str, WitnessKind] = field(default_factory=dict)
     loads: dict[str, Load] = field(default_factory=dict)
     wasting: frozenset[str] = frozenset()
@@ -79,6 +81,10 @@ class FakeProgress:
     def grown_self_time_seconds(self, host: str, onset_ns: int) -> float:  # noqa: ARG002  # any onset has the same answer
         """Return the given growth of a host's excess, in seconds; 0: it did not grow."""
         return self.grown_self_time.get(host, 0.0)
+
+    def costs_ratio(self, ranks: Collection[int], onset_ns: int, now_ns: int) -> float | None:  # noqa: ARG002  # as above
+        """Return the given share of the step time that these ranks cost."""
+        return self.cost_ratio
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:  # noqa: ARG002  # as above
         """Return the given hosts that are held up, and how that is known."""

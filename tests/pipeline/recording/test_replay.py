@@ -119,7 +119,7 @@ class TestLines:
         lines = [json.loads(text) for text in plain_lines(kind, seed).splitlines()]
 
         for line in lines:
-            assert [key for key in line if key not in ("common", "witnesses")] == KEYS
+            assert [key for key in line if key not in ("common", "witnesses", "costs_ratio")] == KEYS
             assert list(line["evidence"][0])[:5] == ["detector", "metric", "score", "start_ns", "end_ns"]
             assert line["job_id"] == recording.manifest.job_id
             assert line["onset_ns"] <= line["detected_ns"] <= recording.manifest.end_ns

@@ -9,7 +9,7 @@ import pytest
 from tests.pipeline.stores.samples import WAITING, verdict
 from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.opening import opening_of
-from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Suspect, Witness, WitnessKind
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Suspect, VerdictState, Witness, WitnessKind
 
 
 def hosts(*names: str) -> tuple[Suspect, ...]:
@@ -56,6 +56,14 @@ def saw(own: str, *others: str) -> tuple[Witness, ...]:
         (
             {"action": ActionKind.DRAIN, "evidence": (), "witnesses": saw("n9", *(f"n1{i}" for i in range(5)))[1:]},
             "host n3 (rank 3): process frozen since 23:59:50 UTC (seen by n10, n11, n12 and 2 more)",
+        ),
+        (
+            {"evidence": (), "costs_ratio": 0.0742},
+            "host n3 (rank 3): process frozen since 23:59:50 UTC; costs the job 7.4 % now",
+        ),
+        (
+            {"evidence": (), "costs_ratio": 0.0742, "state": VerdictState.RESOLVED, "reason": "recovered"},
+            "host n3 (rank 3): process frozen since 23:59:50 UTC; cost the job 7.4 % (resolved: recovered)",
         ),
         (
             {"action": ActionKind.RESTART, "evidence": (), "witnesses": saw("n3", "n1")},

@@ -1,0 +1,35 @@
+"""What the slowness that a finding explains costs the job now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.pipeline.rca.finding import Finding
+from tocsin.pipeline.rca.job_progress import JobProgress
+from tocsin.schemas.verdicts import FaultKind
+
+
+def with_costs(graph: JobGraph, findings: Sequence[Finding], pace: JobProgress, now_ns: int) -> tuple[Finding, ...]:
+    """Return the findings, those of slowness with their share of the job's step time where it can be told.
+
+    Args:
+        graph: the job.
+        findings: the findings of one slice.
+        pace: the job's progress.
+        now_ns: the slice's end.
+    """
+    return tuple(
+        replace(one, costs_ratio=pace.costs_ratio(_ranks_of(graph, one), one.onset_ns, now_ns))
+        if one.fault is FaultKind.FAIL_SLOW and one.costs_ratio is None and not one.only_holds
+        else one
+        for one in findings
+    )
+
+
+def _ranks_of(graph: JobGraph, finding: Finding) -> set[int]:
+    """Return the ranks that a finding names; of a host without named ranks, all that run on it."""
+    return {
+        rank for suspect in finding.suspects for rank in suspect.ranks or graph.ranks_of_host(suspect.component.name)
+    }
