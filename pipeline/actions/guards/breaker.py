@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tocsin.pipeline.actions.config import BreakerConfig, ns
 from tocsin.pipeline.actions.guards.guard import ActionCase, GuardOutcome, Ruling
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.schemas.actions import HARD_KINDS
+from tocsin.schemas.verdicts import ActionKind, FaultKind
+
+_TAKEN: Final = "taken"
+_CHECKED: Final = "checked"
+_STOPPED: Final = "stopped"
 
 
 @dataclass(slots=True)
@@ -17,7 +22,7 @@ class _Class:
     """What is known of one class.
 
     Attributes:
-        seen: host -> when it showed the class last; within the window, and a few more hosts than allowed.
+        seen: host or job -> when it showed the class last; within the window, and a few more than allowed.
         opened_ns: since when the breaker is open, 0 = closed.
         through_ns: when it let the last action through, 0 = none since it opened.
         through: that action.
@@ -30,8 +35,10 @@ class _Class:
 
 
 class BreakerGuard:
-    """Holds actions of a class that too many hosts show at once; other classes go on.
+    """Holds actions of a class that too many hosts or jobs show at once; other classes go on.
 
+    Machines that are taken, machines that are checked, and running jobs that are stopped count apart. A restart, a
+    rollback or a check does not count where the verdict says that the job has failed already: it stops nothing.
     After a time it lets one action through, and one more after each further such time. It closes when the flood is
     over for that time. What waits behind it is judged anew, and expires by its own deadline.
     """
@@ -44,14 +51,15 @@ class BreakerGuard:
 
     def seen(self, case: ActionCase) -> None:
         """Note that the action's machines show its class, whether or not anything comes of it."""
-        if case.action.kind not in HARD_KINDS or case.action.target.is_leaf():
+        group = _group(case)
+        if not group or case.action.target.is_leaf():
             return
-        rules, key = case.config.breaker, self._key(case)
+        rules, key = case.config.breaker, self._key(case, group)
         known = self._classes.pop(key, None) or _Class()
         self._classes[key] = known
-        for host in case.tracked.hosts:
-            known.seen.pop(host, None)
-            known.seen[host] = case.now_ns
+        for name in _names(case, group):
+            known.seen.pop(name, None)
+            known.seen[name] = case.now_ns
         self._forget(known, case.now_ns - ns(rules.window_seconds))
         while len(known.seen) > rules.host_count + 1:
             del known.seen[next(iter(known.seen))]
@@ -62,8 +70,9 @@ class BreakerGuard:
 
     def judge(self, case: ActionCase) -> Ruling | None:
         """See ``Guard.judge``."""
-        known = self._classes.get(self._key(case))
-        if known is None or not known.opened_ns or case.action.kind not in HARD_KINDS:
+        group = _group(case)
+        known = self._classes.get(self._key(case, group))
+        if known is None or not known.opened_ns or not group:
             return None
         if case.action.target.is_leaf() or known.through == case.action.action_id:
             return None
@@ -71,13 +80,14 @@ class BreakerGuard:
         last_ns = max(known.opened_ns, known.through_ns)
         if case.now_ns - last_ns >= ns(rules.half_open_seconds):
             return None
-        detail = f"more than {rules.host_count} machines of {case.action.budget_class}"
+        what = "jobs" if group == _STOPPED else "machines"
+        detail = f"more than {rules.host_count} {what} of {case.action.budget_class}"
         return Ruling(GuardOutcome.HOLD, ActionReason.BREAKER_OPEN, detail)
 
     def allowed(self, case: ActionCase) -> None:
         """Note that an action may be begun now: if the breaker is open, it is the one that was let through."""
-        known = self._classes.get(self._key(case))
-        if known is not None and known.opened_ns and case.action.kind in HARD_KINDS:
+        known = self._classes.get(self._key(case, _group(case)))
+        if known is not None and known.opened_ns:
             known.through_ns, known.through = case.now_ns, case.action.action_id
 
     def on_time(self, rules: BreakerConfig, now_ns: int) -> None:
@@ -109,11 +119,28 @@ class BreakerGuard:
             for key, seen, opened_ns, through_ns, through in state
         }
 
-    def _key(self, case: ActionCase) -> str:
-        return f"{case.cluster}\n{case.action.budget_class}"
+    def _key(self, case: ActionCase, group: str) -> str:
+        return f"{case.cluster}\n{group}\n{case.action.budget_class}"
 
     def _forget(self, known: _Class, before_ns: int) -> None:
         """Forget the hosts that showed the class before a time."""
         for host, seen_ns in list(known.seen.items()):
             if seen_ns < before_ns:
                 del known.seen[host]
+
+
+def _group(case: ActionCase) -> str:
+    """Return what an action does that a flood must not do to many, "" for nothing."""
+    kind = case.action.kind
+    if kind in HARD_KINDS:
+        return _TAKEN
+    if kind is ActionKind.NOTIFY or case.tracked.verdict.fault is FaultKind.FAIL_STOP:
+        return ""
+    return _CHECKED if kind is ActionKind.PROBE else _STOPPED
+
+
+def _names(case: ActionCase, group: str) -> tuple[str, ...]:
+    """Return what an action counts as: its machines, or its job where it concerns the job."""
+    if group == _STOPPED or case.action.target.component is None:
+        return (case.action.target.job.job_id,)
+    return case.tracked.hosts

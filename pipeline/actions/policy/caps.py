@@ -17,7 +17,8 @@ from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind
 
 _MILD: Final = frozenset(ActionKind) - HARD_KINDS - {ActionKind.NONE}
 _STOPS_JOB: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK, ActionKind.REPLAY})
-_CHANGES_NOTHING: Final = frozenset({ActionKind.NONE, ActionKind.NOTIFY, ActionKind.PROBE})
+_TOUCHES_NOTHING: Final = frozenset({ActionKind.NONE, ActionKind.NOTIFY})
+_CHANGES_NOTHING: Final = _TOUCHES_NOTHING | {ActionKind.PROBE}
 
 
 def capped(kind: ActionKind, by: str, facts: VerdictFacts, target: Component | None) -> tuple[ActionKind, str]:
@@ -30,7 +31,9 @@ def capped(kind: ActionKind, by: str, facts: VerdictFacts, target: Component | N
         target: what would be taken; None: the whole job.
     """
     advice = facts.verdict.action
-    if kind in _STOPS_JOB and facts.verdict.suspects and advice in _CHANGES_NOTHING:
+    if facts.verdict.suspects and (
+        (kind in _STOPS_JOB and advice in _CHANGES_NOTHING) or (kind is ActionKind.PROBE and advice in _TOUCHES_NOTHING)
+    ):
         return _milder(advice)
     if kind not in TAKING:
         return kind, by

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.actions.policy.codes import CODE_ACTIONS, HARDWARE_RANK, FoundCode, codes_in
 from tocsin.pipeline.actions.policy.config import TAKING, Policy, PolicyRule, ProposalTarget, RuleMatch
+from tocsin.pipeline.actions.policy.proven import BY_PROCESS
 from tocsin.schemas import events
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.errors import ConfigError
@@ -110,7 +111,9 @@ def _cause_lines(policy: Policy, name: str) -> Iterator[str]:
         match = rule.match
         if (not match.cause or name in match.cause) and (not match.blames or cause.blames in match.blames):
             yield f"  {rule_words(rule)}"
-    if cause.blames != "machine":
+    if name in BY_PROCESS:
+        yield "no machine is taken for it, unless its own driver told of a broken part then: that part counts"
+    elif cause.blames != "machine":
         yield "no machine is taken for it, whatever a rule says"
 
 

@@ -19,7 +19,7 @@ from tocsin.schemas.formats.xid import meaning_of_xid
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, FaultKind, Verdict
 
 _RULES: Final = HardwareRules()
-_BY_PROCESS: Final = frozenset({"process_frozen", "process_exit", "unknown"})
+BY_PROCESS: Final = frozenset({"process_frozen", "process_exit", "unknown"})
 """Causes that say what became of a process, and not why."""
 _STANDSTILL: Final = frozenset({FaultKind.FAIL_STOP, FaultKind.HANG})
 _STOPS_JOB: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
@@ -40,7 +40,7 @@ def proven_fault(verdict: Verdict, heard: Sequence[TimedCode]) -> Verdict | None
         would not stop the job, where no code of the hardware was told within the time in which it can explain the
         standstill, or where too few witnesses saw the fault.
     """
-    if verdict.fault not in _STANDSTILL or verdict.cause not in _BY_PROCESS or verdict.action not in _STOPS_JOB:
+    if verdict.fault not in _STANDSTILL or verdict.cause not in BY_PROCESS or verdict.action not in _STOPS_JOB:
         return None
     if len(verdict.suspects) != 1 or verdict.suspects[0].component.kind is not ComponentKind.HOST:
         return None

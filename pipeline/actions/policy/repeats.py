@@ -19,7 +19,7 @@ class AlertSpan:
     Attributes:
         first_ns: its begin.
         last_ns: when it was seen last.
-        verdict_id: id of its verdict, "" while only events tell of it.
+        verdict_id: id of the verdict that told of it last, "" while only events tell of it.
     """
 
     first_ns: int
@@ -30,7 +30,8 @@ class AlertSpan:
 class Repeats:
     """Alerts by key; the longest unused keys and the oldest alerts of a key are forgotten first.
 
-    An event and a verdict, or two events, that are at most ``same_seconds`` apart are one alert. Two verdicts are two.
+    An event and a verdict, or two events, that are at most ``same_seconds`` apart are one alert. So are two verdicts
+    whose faults began less than that apart: two jobs share the host, or the verdict was opened again.
     """
 
     def __init__(self, same_seconds: float) -> None:
@@ -41,13 +42,13 @@ class Repeats:
     def note_verdict(self, key: str, verdict_id: str, onset_ns: int, now_ns: int) -> AlertSpan:
         """Note that a verdict stands, and return its alert.
 
-        Updates of one verdict are one alert. An event at about its time is the same alert.
+        Updates of one verdict are one alert. An event at about its time, or a verdict of the same onset, is the same
+        alert.
         """
         spans = self._of(key)
         found = next((one for one in spans if one.verdict_id == verdict_id), None)
         if found is None:
-            near = (one for one in spans if not one.verdict_id and self._is_near(one, onset_ns, now_ns))
-            found = next(near, None)
+            found = next((one for one in spans if self._is_same(one, onset_ns, now_ns)), None)
         if found is None:
             found = AlertSpan(onset_ns, onset_ns)
             self._add(spans, found)
@@ -104,6 +105,12 @@ class Repeats:
         if len(self._spans) > _MOST_KEYS:
             del self._spans[next(iter(self._spans))]
         return spans
+
+    def _is_same(self, span: AlertSpan, onset_ns: int, now_ns: int) -> bool:
+        """Return whether a verdict that is not known yet tells of an alert that is."""
+        if span.verdict_id:
+            return abs(span.first_ns - onset_ns) < self._same_ns
+        return self._is_near(span, onset_ns, now_ns)
 
     def _is_near(self, span: AlertSpan, first_ns: int, last_ns: int) -> bool:
         """Return whether a time span meets an alert's, or is hardly apart from it."""

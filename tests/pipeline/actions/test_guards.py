@@ -44,7 +44,7 @@ from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Evidence, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Evidence, FaultKind, VerdictState
 
 S = ActionState
 HOUR = 3600
@@ -436,6 +436,34 @@ def test_an_open_breaker_lets_one_through_and_nothing_stale() -> None:
     for seconds, count in ((HOUR - 1, 0), (HOUR + 1, 1), (HOUR + 100, 1)):
         stage.at(seconds)
         assert reasons().count("allowed") == count
+
+
+@pytest.mark.parametrize(
+    ("action", "fault", "is_held"),
+    [
+        (ActionKind.RESTART, FaultKind.HANG, True),
+        (ActionKind.ROLLBACK, FaultKind.SILENT_CORRUPTION, True),
+        (ActionKind.PROBE, FaultKind.FAIL_SLOW, True),
+        (ActionKind.RESTART, FaultKind.FAIL_STOP, False),
+        (ActionKind.PROBE, FaultKind.FAIL_STOP, False),
+    ],
+)
+def test_a_flood_stops_and_checks_no_running_jobs(action: ActionKind, fault: FaultKind, *, is_held: bool) -> None:
+    stage = staged(ROOMY)
+    for index in range(6):
+        struck(stage, index, action=action, fault=fault)
+    reasons = [one.reason for one in stage.published if one.kind is action and one.revision == 0]
+
+    assert reasons == ["allowed"] * 4 + ["breaker_open" if is_held else "allowed"] * 2
+
+
+def test_checks_of_a_class_do_not_hold_its_evictions() -> None:
+    stage = staged(ROOMY)
+    for index in range(5):
+        struck(stage, index, action=ActionKind.PROBE, fault=FaultKind.FAIL_SLOW)
+    struck(stage, 5)
+
+    assert [one.reason for one in stage.published if one.kind is ActionKind.EVICT] == ["allowed"]
 
 
 def test_a_breaker_closes_when_the_flood_is_over() -> None:

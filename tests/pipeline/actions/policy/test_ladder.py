@@ -207,6 +207,16 @@ def test_one_network_alert_is_tolerated_and_two_in_five_minutes_are_not() -> Non
     assert asked(it, second) == [("evict", "n1", "network_alert")]
 
 
+@pytest.mark.parametrize(("apart_seconds", "kind"), [(0, "notify"), (4, "notify"), (5, "evict")])
+def test_two_verdicts_of_one_onset_are_one_alert(apart_seconds: int, kind: str) -> None:
+    it = ladder()
+    first = verdict("nic_dropout", seconds=100)
+    again = replace(first, verdict_id="again", onset_ns=at(100 + apart_seconds), detected_ns=at(160))
+    asked(it, first)
+
+    assert kinds(asked(it, again)) == [kind]
+
+
 def test_two_network_alerts_in_six_minutes_are_tolerated() -> None:
     it = ladder()
     asked(it, verdict("nic_dropout"))
@@ -340,6 +350,13 @@ def test_an_error_of_the_users_code_goes_back_and_takes_no_machine() -> None:
     assert asked(ladder(), verdict("process_exit", evidence=words, action=A.RESTART)) == [
         ("rollback", "", "user_error")
     ]
+
+
+@pytest.mark.parametrize(("advice", "kind"), [(A.NONE, "notify"), (A.NOTIFY, "notify"), (A.PROBE, "probe")])
+def test_no_check_of_a_machine_where_the_engine_proposes_none(advice: A, kind: str) -> None:
+    unsure = verdict(fault=FaultKind.FAIL_SLOW, confidence=0.5, action=advice)
+
+    assert kinds(asked(ladder(), unsure)) == [kind]
 
 
 @pytest.mark.parametrize("advice", [A.NOTIFY, A.PROBE, A.RESTART])
