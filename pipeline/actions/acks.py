@@ -12,6 +12,8 @@ from tocsin.schemas.action_events import Ack, AckKind
 from tocsin.schemas.action_states import FINAL_STATES, ActionState
 from tocsin.schemas.actions import REMOVING_KINDS
 
+_ENDS_UNDONE = frozenset({AckKind.FAILED, AckKind.REFUSED, AckKind.EXPIRED})
+"""Messages that end an action without its effect: only who holds it can say so."""
 _HELD = (ActionState.CLAIMED, ActionState.STARTED, ActionState.BLOCKED)
 
 
@@ -58,7 +60,8 @@ class AckHandler:
         if ack.kind is AckKind.CLAIMED:
             is_full = len(tracked.holders) >= MAX_HOLDERS and ack.executor not in tracked.holders
             return ActionReason.CLAIM_LOST if is_full else None
-        return None if ack.executor in tracked.holders else ActionReason.ACK_OF_OTHER
+        is_its_own = ack.executor == tracked.action.holder or ack.kind not in _ENDS_UNDONE
+        return None if ack.executor in tracked.holders and is_its_own else ActionReason.ACK_OF_OTHER
 
     def _claimed(self, tracked: TrackedAction, ack: Ack, now_ns: int) -> None:
         action = tracked.action

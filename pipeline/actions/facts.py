@@ -73,6 +73,8 @@ class FactBook:
         self._engines: dict[str, EngineHeartbeat] = {}
         self._boots: dict[tuple[str, str], list[tuple[int, str]]] = {}
         """Machine -> (since when, boot id) of its last boots, oldest first."""
+        self._judged: dict[tuple[str, str, str], int] = {}
+        """("host" or "verdict", cluster, name) -> time of the newest check of it, or of a person's newest word."""
         self._places: dict[tuple[str, str, str], set[str]] = {}
         """(cluster, "leaf", "minipod" or "fleet", name) -> its machines."""
 
@@ -129,6 +131,21 @@ class FactBook:
         if is_silent or (known is not None and told.ts_ns < known.ts_ns):
             return False
         self._put(self._capacities, key, JobCapacity(*key, told.ts_ns, told.spare_count, told.may_shrink))
+        return True
+
+    def take_check(self, cluster: str, host: str, ts_ns: int) -> bool:
+        """Take the time of a machine's check. Return whether no newer one is known: of several the newest counts."""
+        return self._is_newest(("host", cluster, host), ts_ns)
+
+    def take_word(self, cluster: str, verdict_id: str, ts_ns: int) -> bool:
+        """Take the time of a person's judgement of a verdict. Return whether no newer one is known."""
+        return self._is_newest(("verdict", cluster, verdict_id), ts_ns)
+
+    def _is_newest(self, key: tuple[str, str, str], ts_ns: int) -> bool:
+        """Note a judgement's time and return whether it is not older than the newest of the same thing."""
+        if ts_ns < self._judged.get(key, 0):
+            return False
+        self._put(self._judged, key, ts_ns)
         return True
 
     def take_cordon(self, told: CordonSeen) -> bool:
@@ -255,6 +272,7 @@ class FactBook:
         state: dict[str, Any] = {
             name: [plain_object(one) for one in book.values()] for name, book in zip(names, books, strict=True)
         }
+        state["judged"] = [[*key, ts_ns] for key, ts_ns in self._judged.items()]
         state["boots"] = [[*key, boots] for key, boots in sorted(self._boots.items()) if len(boots) > 1]
         return state
 
@@ -267,6 +285,8 @@ class FactBook:
             self._take_boot(told)
         for cluster, host, boots in state.get("boots", ()):  # a state of before has none
             self._boots[cluster, host] = [(since_ns, boot_id) for since_ns, boot_id in boots]
+        for kind, cluster, name, ts_ns in state.get("judged", ()):  # a state of before has none
+            self._judged[kind, cluster, name] = ts_ns
         for job in (read_object(JobFacts, one, "job") for one in state["jobs"]):
             self._take_capacity(job)  # a state of before has it there
             self._jobs[job.job.cluster, job.job.job_id] = replace(job, spare_count=None, may_shrink=None)

@@ -84,7 +84,7 @@ class ActionReason(NamedReason):
     # a message about an action is left out
     ACTION_UNKNOWN = "action_unknown", "No such action is known."
     ACK_REPEATED = "ack_repeated", "This executor said this, or something later, already."
-    ACK_OF_OTHER = "ack_of_other", "The executor does not hold the action and never did."
+    ACK_OF_OTHER = "ack_of_other", "The executor does not hold the action, or holds it no more."
     ACK_OUT_OF_PLACE = "ack_out_of_place", "The action's state does not allow what the ack says."
     CLAIM_LOST = "claim_lost", "Another executor holds the action."
     CLAIM_OVER = "claim_over", "The lease that was asked for is over already."

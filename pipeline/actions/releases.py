@@ -27,10 +27,17 @@ class Releases:
         self._life = desk.life
 
     def take_check(self, check: CheckResult, now_ns: int) -> None:
-        """Apply the result of a check; one at rest proves nothing, and one of an earlier boot is another machine's."""
+        """Apply the result of a check: the newest of a machine counts.
+
+        One at rest proves nothing, and one of an earlier boot is another machine's.
+        """
         known = self._desk.facts.machine(check.cluster, check.host)
         is_other = known is not None and known.boot_id and check.boot_id and known.boot_id != check.boot_id
-        if not check.is_under_load or is_other:
+        if (
+            not check.is_under_load
+            or is_other
+            or not self._desk.facts.take_check(check.cluster, check.host, check.ts_ns)
+        ):
             self._life.leave_out(ActionReason.FACT_OLD, f"check {check.check} of {check.host}")
             return
         if not check.is_passed:
@@ -53,7 +60,10 @@ class Releases:
             self._clear(quiet.job.cluster, quiet.host, ActionReason.QUIET_STEPS, quiet.ts_ns, now_ns)
 
     def take_feedback(self, told: Feedback, now_ns: int) -> None:
-        """Apply a person's judgement of a verdict to all its actions."""
+        """Apply a person's judgement of a verdict to all its actions; the newest counts."""
+        if not self._desk.facts.take_word(told.cluster, told.verdict_id, told.ts_ns):
+            self._life.leave_out(ActionReason.FACT_OLD, f"word of {told.actor} about verdict {told.verdict_id}")
+            return
         for tracked in self._desk.book.of_verdict(told.cluster, told.verdict_id):
             if tracked.kind not in HARD_KINDS and not tracked.is_unbegun:
                 continue

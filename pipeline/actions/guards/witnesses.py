@@ -15,15 +15,18 @@ _SLOW = frozenset({FaultKind.FAIL_SLOW, FaultKind.DEGRADED})
 
 
 class WitnessGuard:
-    """Holds a hard action on whose machines the verdict's witnesses do not suffice."""
+    """Holds a hard action on whose machines the verdict's witnesses do not suffice.
+
+    An action on a whole job (`replay`) accuses no machine: it is there to find one.
+    """
 
     name = "witnesses"
 
     def judge(self, case: ActionCase) -> Ruling | None:
         """See ``Guard.judge``."""
-        if case.action.kind not in HARD_KINDS:
-            return None
         verdict, target = case.tracked.verdict, case.action.target
+        if case.action.kind not in HARD_KINDS or target.component is None:
+            return None
         if may_take_away(
             target.hosts, verdict.witnesses, self._machine_count(case), is_slowness=verdict.fault in _SLOW
         ):
