@@ -41,7 +41,7 @@ CODE_ACTIONS: Final = {
 the hardware. Of several codes the one that says most counts."""
 HARDWARE_RANK: Final = 3
 """Rank in ``CODE_ACTIONS`` from which a code is about the hardware."""
-_CODE: Final = re.compile(r"(?<![a-z])(s?xid)(?:\s*\(pci[^)]*\))?[\s:=#_]*(\d{1,5})(?!\d)", re.IGNORECASE)
+_CODE: Final = re.compile(r"(?<![a-z])(s?xid)(?:\s*\(pci[^)]*\))?[\s:=#_]*(\d{1,9})(?!\d)", re.IGNORECASE)
 _STATED: Final = re.compile(r"\(([A-Z_0-9]+)\)\s*$")
 """Action at the end of an evidence's sentence, which was found with the registers of the kernel's line."""
 _NEEDS_CONTEXT: Final = frozenset({74, 154, *range(144, 151)})
@@ -67,6 +67,9 @@ class FoundCode:
 
     name: str
     action: str
+
+
+_UNREADABLE: Final = FoundCode("a code that cannot be read", UNKNOWN_BUCKET)
 
 
 def xid_code(code: int, text: str = "") -> FoundCode:
@@ -137,6 +140,7 @@ def code_of(verdict: Verdict, heard: Sequence[FoundCode] = ()) -> FoundCode | No
 
     It rests on codes if an evidence of the hardware names one, and no evidence of the hardware is about another event.
     What a program wrote is no such evidence, and neither are steps and waiting peers: they show harm and no part.
+    An evidence of an XID or SXID whose code cannot be read names an unknown one.
 
     Args:
         verdict: the verdict.
@@ -148,7 +152,7 @@ def code_of(verdict: Verdict, heard: Sequence[FoundCode] = ()) -> FoundCode | No
             continue
         codes = codes_in(f"{one.metric} {one.text}")
         if not codes and one.metric in (events.XID, events.SXID):
-            codes = tuple(heard)
+            codes = tuple(heard) or (_UNREADABLE,)
         if not codes and one.metric in HARDWARE_EVENTS:
             return None
         found += codes

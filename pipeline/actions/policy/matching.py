@@ -6,7 +6,14 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tocsin.pipeline.actions.policy.codes import FoundCode, code_of, is_words_only, words_of
+from tocsin.pipeline.actions.policy.codes import (
+    CODE_ACTIONS,
+    HARDWARE_RANK,
+    FoundCode,
+    code_of,
+    is_words_only,
+    words_of,
+)
 from tocsin.pipeline.actions.policy.config import RuleMatch
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.records import NS_PER_SECOND
@@ -36,6 +43,11 @@ class VerdictFacts:
         """Word of ``Cause.blames`` for the verdict's cause; a cause outside the list counts as ``unknown``."""
         return CAUSES.get(self.verdict.cause, CAUSES["unknown"]).blames
 
+    @property
+    def is_hardware_code(self) -> bool:
+        """Whether the verdict rests on a code that is about the hardware: an exception beside it is what followed."""
+        return self.code is not None and CODE_ACTIONS[self.code.action] >= HARDWARE_RANK
+
 
 def facts_of(verdict: Verdict, heard: tuple[FoundCode, ...] = (), evicted_ns: int = 0) -> VerdictFacts:
     """Return a verdict with what conditions ask of it.
@@ -63,7 +75,7 @@ def fits(match: RuleMatch, facts: VerdictFacts) -> bool:
         and (match.is_words_only is None or match.is_words_only is facts.is_words_only)
         and (not match.witness or any(one.kind.value in match.witness for one in verdict.witnesses))
         and (not match.job or any(fnmatchcase(verdict.job.job_id, one) for one in match.job))
-        and (not match.error or _names_error(match.error, facts.words))
+        and (not match.error or (_names_error(match.error, facts.words) and not facts.is_hardware_code))
         and (not match.after_evict_seconds or _is_after(match.after_evict_seconds, facts))
     )
 

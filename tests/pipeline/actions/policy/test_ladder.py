@@ -352,6 +352,30 @@ def test_an_error_of_the_users_code_goes_back_and_takes_no_machine() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ["an XID", "XID 123456", "XID 4294967295", "Xid(13)", "XIDs 13, 31", "XID error 31", "DCGM error 999"]
+)
+def test_an_xid_whose_code_cannot_be_read_takes_nothing(text: str) -> None:
+    evidence = (seen("xid", f"n1: {text}"), seen("steps", detector="waits"))
+
+    assert asked(ladder(), verdict("gpu_execution_error", evidence=evidence)) == [("notify", "n1", "unknown_code")]
+
+
+def test_an_xid_whose_code_the_host_s_event_tells_is_that_code() -> None:
+    it = ladder()
+    it.on_event(event("xid", {"code": 79}, 8))
+    evidence = (seen("xid", "n1: an XID"), seen("steps", detector="waits"))
+
+    assert kinds(asked(it, verdict("gpu_card_drop", seconds=10, evidence=evidence))) == ["evict"]
+
+
+def test_an_exception_after_a_code_of_the_hardware_is_no_user_error() -> None:
+    evidence = (seen("exit", "rank 3: KeyError: 'x'", detector="stop"), seen("xid", "n1: XID 79: off (RESTART_BM)"))
+    found = asked(ladder(), verdict("unknown", evidence=evidence, action=A.EVICT))
+
+    assert [one for one in found if one[2] == "user_error"] == []
+
+
 @pytest.mark.parametrize(("advice", "kind"), [(A.NONE, "notify"), (A.NOTIFY, "notify"), (A.PROBE, "probe")])
 def test_no_check_of_a_machine_where_the_engine_proposes_none(advice: A, kind: str) -> None:
     unsure = verdict(fault=FaultKind.FAIL_SLOW, confidence=0.5, action=advice)
