@@ -10,6 +10,7 @@ from tocsin.pipeline.actions.guards.guard import ActionCase, GuardOutcome, Rulin
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.tracked import TrackedAction
 from tocsin.schemas.actions import HARD_KINDS
+from tocsin.schemas.job_key import FLEET_JOB_ID, IDLE_JOB_ID
 
 _MOST_COUNT = 10_000
 
@@ -58,28 +59,30 @@ class VetoGuard:
 
 
 class WrongDetectorGuard:
-    """Refuses proposals of a detector that was proved wrong several times on one attempt of a job."""
+    """Refuses proposals of a detector that was proved wrong several times on one attempt of a job.
+
+    Machines without a job have no attempt: there each machine counts by itself, until it boots.
+    """
 
     name = "wrong_detectors"
 
     def __init__(self) -> None:
         """Start with trust in all detectors."""
         self._wrong: dict[tuple[str, str, int, str], list[str]] = {}
-        """(cluster, job, attempt, detector) -> verdicts that were wrong."""
+        """(cluster, job or machine, attempt, detector) -> verdicts that were wrong."""
 
     def proved_wrong(self, tracked: TrackedAction) -> None:
         """Note that a person or a check proved the verdict of an action wrong."""
-        job = tracked.action.target.job
-        known = self._wrong.setdefault((job.cluster, job.job_id, job.attempt, tracked.detector), [])
-        if tracked.action.verdict_id not in known and len(known) < _KEPT_COUNT:
-            known.append(tracked.action.verdict_id)
+        for place in _places(tracked):
+            known = self._wrong.setdefault(place, [])
+            if tracked.action.verdict_id not in known and len(known) < _KEPT_COUNT:
+                known.append(tracked.action.verdict_id)
         while len(self._wrong) > _MOST_COUNT:
             del self._wrong[next(iter(self._wrong))]
 
     def judge(self, case: ActionCase) -> Ruling | None:
         """See ``Guard.judge``."""
-        job = case.action.target.job
-        known = self._wrong.get((job.cluster, job.job_id, job.attempt, case.tracked.detector), ())
+        known = max((self._wrong.get(place, []) for place in _places(case.tracked)), key=len, default=[])
         if len(known) < case.config.wrong_count:
             return None
         detail = f"{case.tracked.detector} was wrong with {' '.join(known)}"
@@ -92,6 +95,15 @@ class WrongDetectorGuard:
     def load_state(self, state: Sequence[Any]) -> None:
         """Replace the state by what ``to_state`` returned."""
         self._wrong = {(key[0], key[1], key[2], key[3]): list(names) for key, names in state}
+
+
+def _places(tracked: TrackedAction) -> list[tuple[str, str, int, str]]:
+    """Return where a detector's mistakes count for an action: its job's attempt, or each machine without a job."""
+    target = tracked.action.target
+    job = target.job
+    if job.job_id not in {IDLE_JOB_ID, FLEET_JOB_ID}:
+        return [(job.cluster, job.job_id, job.attempt, tracked.detector)]
+    return [(job.cluster, f"{one.host} {one.boot_id}", 0, tracked.detector) for one in target.machines]
 
 
 _KEPT_COUNT = 16

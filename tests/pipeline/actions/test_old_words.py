@@ -10,6 +10,7 @@ from tests.pipeline.actions.kit import CLUSTER, T0, Stage, verdict_on
 from tocsin.schemas.action_events import AckKind, CheckResult, ExecutorHeard
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
+from tocsin.schemas.job_key import IDLE_JOB_ID, JobKey
 from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind
@@ -104,3 +105,21 @@ def test_what_looks_for_a_machine_needs_no_witness_against_one() -> None:
 
     assert stage.states(ActionKind.REPLAY) == [(S.WAITING, "no_executor")]
     assert stage.pages() == ["no_executor"]
+
+
+@pytest.mark.parametrize(("host", "state"), [("n1", S.REFUSED), ("n9", S.APPROVED)])
+def test_a_detector_that_was_wrong_on_one_idle_machine_may_name_another(host: str, state: ActionState) -> None:
+    stage = Stage()
+    idle = JobKey(CLUSTER, IDLE_JOB_ID, 0)
+    for index in range(2):
+        stage.at(1000 * index)
+        name = f"w{index}"
+        stage.judge(
+            verdict_on("n1", name=name, job=idle, action=ActionKind.DRAIN, at_seconds=1000 * index, cause=f"c{index}")
+        )
+        stage.tell(Feedback(CLUSTER, name, is_true=False, note="", actor="operator:ann", ts_ns=stage.now_ns))
+    stage.at(3000)
+    stage.judge(verdict_on(host, name="next", job=idle, action=ActionKind.DRAIN, at_seconds=3000, cause="other"))
+    found = [one for one in stage.controller.actions() if one.verdict_id == "next" and one.kind is ActionKind.DRAIN]
+
+    assert [one.state for one in found] == [state]
