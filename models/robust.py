@@ -56,10 +56,33 @@ def _quantile_without_gaps(values: FloatArray, share_ratio: float, axis: int) ->
     """Return the quantile where no sample is missing: it has the same place in every row."""
     place = (values.shape[axis] - 1) * share_ratio
     low = int(place)
-    high = min(low + 1, values.shape[axis] - 1)
     ordered = np.sort(values, axis=axis)
-    below, above = ordered.take(low, axis), ordered.take(high, axis)
-    found: FloatArray = below + np.asarray(place - low, values.dtype) * (above - below)
+    below: FloatArray = ordered.take(low, axis)
+    if place == low:
+        return below + values.dtype.type(0)  # no negative zero, as between two samples
+    found: FloatArray = below + np.asarray(place - low, values.dtype) * (ordered.take(low + 1, axis) - below)
+    return found
+
+
+def nan_median(values: FloatArray, axis: int) -> FloatArray:
+    """Return what ``np.nanmedian`` does, to the bit, without a warning, and many times as fast for small arrays.
+
+    Unlike in ``median``, infinity counts as a number, and the middle of two is half of their sum.
+
+    Args:
+        values: any shape that is not empty along the axis.
+        axis: the axis to reduce.
+    """
+    count, gaps = values.shape[axis], np.isnan(values)
+    ordered = np.sort(values, axis=axis)  # NaN comes last
+    if not gaps.any():
+        below, above = ordered.take((count - 1) // 2, axis), ordered.take(count // 2, axis)
+    else:
+        counts = count - gaps.sum(axis=axis, keepdims=True)
+        below = np.take_along_axis(ordered, np.maximum(counts - 1, 0) // 2, axis).squeeze(axis)
+        above = np.take_along_axis(ordered, np.maximum(counts, 1) // 2, axis).squeeze(axis)
+    with np.errstate(invalid="ignore", over="ignore"):
+        found: FloatArray = (below + above) / values.dtype.type(2)
     return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from tocsin.models.robust import MAD_TO_SIGMA, median, quantile, spread
+from tocsin.models.robust import MAD_TO_SIGMA, median, nan_median, quantile, spread
 
 NAN, INF = float("nan"), float("inf")
 numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.just(NAN)
@@ -36,6 +36,27 @@ def test_a_quantile_is_numpys(values: NDArray[np.float64], share: float, data: s
     axis = data.draw(st.integers(0, values.ndim - 1))
 
     np.testing.assert_allclose(quantile(values, share, axis), wanted(values, share, axis), rtol=1e-9, atol=1e-6)
+
+
+any_numbers = arrays.arrays(
+    st.sampled_from([np.float32, np.float64]),
+    arrays.array_shapes(min_dims=1, max_dims=3, max_side=7),
+    elements=st.floats(width=32) | st.sampled_from([NAN, INF, -INF]),
+)
+
+
+@given(any_numbers, st.data())
+def test_the_fast_median_is_numpys_to_the_bit(values: NDArray[np.float64], data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, values.ndim - 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = np.asarray(np.nanmedian(values, axis=axis))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = np.asarray(nan_median(values, axis))
+
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected, strict=True)
 
 
 @given(tables, st.data())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tocsin.models.pace import Slowdown, is_uneven, means_of_spans, slowdown_of_spans, slowdown_of_work
+from tocsin.models.robust import nan_median
 from tocsin.schemas.records import NS_PER_SECOND
 
 WORK = (
@@ -180,7 +181,7 @@ class WorkTracker:
         if is_storage:
             self._end_standstill(span_ns[0])
             return False
-        before, self.work_ratio = self.work_ratio, float(np.nanmedian(row))
+        before, self.work_ratio = self.work_ratio, float(nan_median(np.array(row, np.float64), 0))
         start_ns, end_ns = span_ns
         self.non_training_since_ns = (self.non_training_since_ns or start_ns) if is_non_training_phase(shares) else 0
         if not announced:
@@ -219,7 +220,7 @@ class WorkTracker:
         Late ones then differ without being faulty. In a real hang the waiting machines do no work.
         """
         rows = [row[2:] for row in self._factors if row[0] >= self._idle_since_ns] if self._idle_since_ns else []
-        ratios = np.nanmedian(np.array(rows, np.float64), axis=1) if rows else np.zeros(1)
+        ratios = nan_median(np.array(rows, np.float64), 1) if rows else np.zeros(1)
         return bool(ratios[-1] > float(np.nanmin(ratios)) + _RISEN_RATIO)
 
     @property
@@ -231,7 +232,7 @@ class WorkTracker:
         last = np.array([row[2:] for row in self._factors[-_GOES_ON_COUNT:]], np.float64)
         if not self._shows_work or len(last) < _GOES_ON_COUNT or not np.isfinite(last).any(axis=1).all():
             return False
-        return float(np.nanmedian(last, axis=1).min()) >= _GOES_ON_RATIO
+        return float(nan_median(last, 1).min()) >= _GOES_ON_RATIO
 
     def _jumped(self, moved: float) -> bool:
         """Return whether a change of work is far beyond the usual change, and learn that from it."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.peer_scales import transform
+from tocsin.models.robust import nan_median
 from tocsin.pipeline.core.arrays import array_from, array_state
 from tocsin.pipeline.detect.peers.activity import FALLBACK_WORK, TRAFFIC_WORK, WORK
 from tocsin.pipeline.detect.peers.rows import Block
@@ -110,5 +111,5 @@ def _known_median(shares: Sequence[FloatArray], count: int) -> FloatArray:
     known = np.isfinite(table).any(axis=0)
     found = np.full(count, np.nan, np.float32)
     if known.any():
-        found[known] = np.nanmedian(table[:, known], axis=0)
+        found[known] = nan_median(table[:, known], 0)
     return found

@@ -32,6 +32,7 @@ class StepHistory:
         self._is_pause = is_pause
         self._rows: list[list[float]] = []
         self._ends_ns: list[int] = []
+        self._median_step_ns: int | None = None  # asked for many times between two steps
         self.baseline = JobBaseline()
         """Usual step times of the job while it is slower, and until enough steps followed."""
         self.longest_pause_ns = 0
@@ -52,19 +53,22 @@ class StepHistory:
                 float(np.median(table[:, 1])),
             ]
         )
+        self._median_step_ns = None
         if self._ends_ns and not self._is_pause(self._ends_ns[-1], step_rows.end_ns):
             pause_ns = step_rows.end_ns - self._ends_ns[-1] - self.median_step_ns
             self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
         self._ends_ns.append(step_rows.end_ns)
         del self._rows[:-most_count]
         del self._ends_ns[:-most_count]
+        self._median_step_ns = None
 
     @property
     def median_step_ns(self) -> int:
         """The job's median step time, 0 = unknown yet."""
-        if not self._rows:
-            return 0
-        return int(float(np.median([row[0] for row in self._rows])) * NS_PER_SECOND)
+        if self._median_step_ns is None:
+            seconds = [row[0] for row in self._rows]
+            self._median_step_ns = int(float(np.median(seconds)) * NS_PER_SECOND) if seconds else 0
+        return self._median_step_ns
 
     @property
     def newest_ns(self) -> int:
@@ -165,5 +169,6 @@ class StepHistory:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state by the values of ``to_state``, other ones among them ignored."""
         self._rows, self._ends_ns = state["history"], state["history_ns"]
+        self._median_step_ns = None
         self.longest_pause_ns = state["longest_pause_ns"]
         self.baseline.load_state(state["baseline"])

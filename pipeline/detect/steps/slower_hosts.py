@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tocsin.models.pace import Slowdown
+from tocsin.models.robust import nan_median
 from tocsin.pipeline.detect.steps.rows import (
     COLUMNS,
     FloatArray,
@@ -53,7 +54,7 @@ def harmed_hosts(
 
 def _median(table: FloatArray) -> FloatArray:
     """Return the median of each rank's known steps, shape (ranks,)."""
-    return _reduce_known(table, np.nanmedian)
+    return _reduce_known(table, nan_median)
 
 
 def _mean(table: FloatArray) -> FloatArray:
