@@ -57,10 +57,12 @@ def _quantile_without_gaps(values: FloatArray, share_ratio: float, axis: int) ->
     place = (values.shape[axis] - 1) * share_ratio
     low = int(place)
     ordered = np.sort(values, axis=axis)
-    below: FloatArray = ordered.take(low, axis)
-    if place == low:
-        return below + values.dtype.type(0)  # no negative zero, as between two samples
-    found: FloatArray = below + np.asarray(place - low, values.dtype) * (ordered.take(low + 1, axis) - below)
+    below = ordered.take(low, axis)
+    found: FloatArray = below + (
+        np.asarray(place - low, values.dtype) * (ordered.take(low + 1, axis) - below)
+        if place > low
+        else np.zeros((), values.dtype)  # no negative zero, as between two samples
+    )
     return found
 
 

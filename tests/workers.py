@@ -28,6 +28,21 @@ GATE: Final = (
 )
 """What ``make test`` leaves to ``make test-gate``: real jobs, servers and attacks, which take most of the time."""
 
+_LONGEST: Final = (
+    "tests/cli/drill/",
+    "tests/cli/test_sink.py",
+    "tests/collectors/transport/test_kafka_sink.py",
+    "tests/pipeline/detect/peers/",
+    "tests/pipeline/lab/training/",
+    "tests/pipeline/recording/test_outside.py",
+    "tests/pipeline/recording/test_recorder.py",
+    "tests/pipeline/recording/test_replay.py",
+    "tests/pipeline/runtime/flink/test_driver.py",
+    "tests/pipeline/runtime/flink/test_model_log.py",
+    "tests/scenarios/",
+    "tests/walks/",
+)
+"""Files of 20 s and more."""
 
 PEERS: Final = "tests/peers/"
 """Tests against real programs of others, which ``make peers`` fetches; only ``make test-peers`` runs them."""
@@ -59,5 +74,8 @@ def mark_gate(items: list[pytest.Item]) -> None:
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Those with a cluster begin, all others fill the other processes meanwhile; their order is kept."""
-    items.sort(key=lambda item: not needs_cluster(item.nodeid))
+    """Those with a cluster begin, then the longest files; all others fill the processes up to the end, in their order.
+
+    A long file that begins last leaves one process to itself while the others are done.
+    """
+    items.sort(key=lambda item: (not needs_cluster(item.nodeid), not item.nodeid.startswith(_LONGEST)))

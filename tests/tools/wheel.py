@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,25 +37,45 @@ def main(versions: Sequence[str]) -> int:
     """
     own = ROOT / ".uv/bin/uv"  # made by the Makefile where the PATH has none that works
     uv = str(own) if own.exists() else "uv"
-    status, tested_count = 0, 0
-    with tempfile.TemporaryDirectory(prefix="tocsin-wheel-") as name:
+    pythons = {version: interpreter(version) for version in versions}
+    found = {version: python for version, python in pythons.items() if python is not None}
+    status = 0
+    for version in pythons.keys() - found.keys():
+        print(missing(version), flush=True)
+        status = int(is_ci())
+    if not found:
+        print(f"wheel: none of Python {', '.join(versions)} is here: nothing was tested")
+        return status or 1
+    with tempfile.TemporaryDirectory(prefix="tocsin-wheel-") as name, ThreadPoolExecutor() as side_by_side:
         folder = Path(name)
         wheel = build(folder)
-        for version in versions:
-            begin = time.monotonic()
-            environment = folder / version
-            python = interpreter(version)
-            if python is None:
-                print(missing(version), flush=True)
-                status = status or int(is_ci())
-                continue
-            subprocess.run([uv, "venv", "--quiet", "--python", python, environment], check=True)
-            tested_count += 1
-            status = test(uv, environment, wheel, folder / f"tests-{version}") or status
-            print(f"wheel: Python {version}: status {status} after {time.monotonic() - begin:.0f} s", flush=True)
-    if not tested_count:
-        print(f"wheel: none of Python {', '.join(versions)} is here: nothing was tested")
-    return status or int(not tested_count)
+        tested = {
+            version: side_by_side.submit(test_with, version, python, (uv, wheel, folder))
+            for version, python in found.items()
+        }
+        for version, run in tested.items():
+            failed, seconds, said = run.result()
+            print(said, f"wheel: Python {version}: status {failed} after {seconds:.0f} s", sep="\n", flush=True)
+            status = failed or status
+    return status
+
+
+def test_with(version: str, python: Path, built: tuple[str, Path, Path]) -> tuple[int, float, str]:
+    """Test the wheel with one Python.
+
+    Args:
+        version: ``3.11``.
+        python: the interpreter.
+        built: uv, the wheel, and a folder for environments.
+
+    Returns:
+        The status, the seconds it took, and what pytest said.
+    """
+    uv, wheel, folder = built
+    begin = time.monotonic()
+    subprocess.run([uv, "venv", "--quiet", "--python", python, folder / version], check=True)
+    status, said = test(uv, folder / version, wheel, folder / f"tests-{version}")
+    return status, time.monotonic() - begin, said
 
 
 def is_ci() -> bool:
@@ -98,8 +119,8 @@ def build(folder: Path) -> Path:
     return path
 
 
-def test(uv: str, environment: Path, wheel: Path, place: Path) -> int:
-    """Install the wheel and run its tests; returns pytest's status."""
+def test(uv: str, environment: Path, wheel: Path, place: Path) -> tuple[int, str]:
+    """Install the wheel and run its tests; returns pytest's status and what it said."""
     python = environment / "bin/python"
     install = [uv, "pip", "install", "--quiet", "--python", str(python), "-c", str(ROOT / "constraints.txt")]
     subprocess.run([*install, f"tocsin[engine] @ {wheel.as_uri()}", *_PACKAGES], check=True)
@@ -109,7 +130,10 @@ def test(uv: str, environment: Path, wheel: Path, place: Path) -> int:
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     flags = ("-q", "-p", "no:cacheprovider", "-m", "not slow and not gate", "-n0")
     command = [str(python), "-m", "pytest", *flags, "--override-ini=testpaths=tests", *TESTED]
-    return subprocess.run(command, cwd=place, env=kept, check=False).returncode
+    done = subprocess.run(
+        command, cwd=place, env=kept, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return done.returncode, done.stdout
 
 
 if __name__ == "__main__":
