@@ -130,6 +130,11 @@ class StreamingMinder(LearnedOperator):
         self._judge(data, self._scores(self._model, groups))
         return self._anomalies(data, groups, self._model.priority)
 
+    @property
+    def has_compared(self) -> bool:
+        """Whether the usual deviation of some machine is known, so that its windows can be judged."""
+        return bool((self._seen >= self._config.warmup_count).any())
+
     def _take(self, found: Ticks) -> None:
         """Append the slice's samples to the windows; add new machines, and drop those without a sample in theirs."""
         grown = sorted(set(self._hosts).union(found.hosts)) if list(found.hosts) != self._hosts else self._hosts

@@ -18,6 +18,8 @@ from tocsin.pipeline.lab.backtest.minder_runner import MinderRunner, published
 from tocsin.pipeline.lab.backtest.plain_runner import PlainRunner
 from tocsin.pipeline.lab.backtest.runner import Runner
 from tocsin.pipeline.lab.backtest.single_detector import SingleDetectorRunner
+from tocsin.pipeline.lab.backtest.streaming_runner import NAME as MINDER_STREAMING
+from tocsin.pipeline.lab.backtest.streaming_runner import StreamingMinderRunner
 from tocsin.schemas.errors import ConfigError
 
 OURS: Final = "ours"
@@ -35,9 +37,14 @@ MINDER_SETS: Final[Mapping[str, MinderConfig]] = {
     "mahalanobis": published("mahalanobis"),
 }
 """Sets that need Minder's model: Minder as published, its ablations, the other baseline."""
-SETS: Final = (OURS, *ENGINE_DETECTORS, *MINDER_SETS, PLAIN, ENTROPY, BILSTM)
+SETS: Final = (OURS, *ENGINE_DETECTORS, *MINDER_SETS, MINDER_STREAMING, PLAIN, ENTROPY, BILSTM)
 MODELS: Final = (*ENGINE_DETECTORS, MINDER, ENTROPY, BILSTM)
 """Detectors for which a model may be given."""
+
+
+def live_set_of(detector: str) -> str:
+    """Return the set that judges with a detector's model as a running engine does."""
+    return OURS if detector in ENGINE_DETECTORS else MINDER_STREAMING if detector == MINDER else detector
 
 
 def checked_sets(names: Iterable[str]) -> tuple[str, ...]:
@@ -73,9 +80,12 @@ def runner_of(name: str, models: Mapping[str, bytes]) -> Runner:
         own = {detector: models[detector] for detector in ENGINE_DETECTORS if detector in models}
         announced_from(own, 0)
         return EngineRunner(own) if name == OURS else SingleDetectorRunner(name, own)
-    if name in MINDER_SETS:
+    if name in (*MINDER_SETS, MINDER_STREAMING):
         if MINDER not in models:
             raise ConfigError("--model", None, f"{MINDER}=FILE or {MINDER}=VERSION: {name} needs a model, none ships")
+        if name == MINDER_STREAMING:
+            announced_from({MINDER: models[MINDER]}, 0)
+            return StreamingMinderRunner(models[MINDER])
         return MinderRunner(decode_minder(models[MINDER]), MINDER_SETS[name])
     if name == ENTROPY:
         return EntropyRunner(decode_entropy(models[ENTROPY])) if ENTROPY in models else EntropyRunner()

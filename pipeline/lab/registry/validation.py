@@ -1,7 +1,8 @@
 """Comparison of two models on the same recordings, as the basis of a promotion.
 
 Models that running engines use are replayed by the engine itself, together with the current models of the other
-detectors, so that the figures are those of what will run. Models that judge recordings only are run as in a backtest.
+detectors, so that the figures are those of what will run. Learned detectors are run alone, as an engine runs them: each
+machine that one names counts as an accusation.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tocsin.pipeline.lab.backtest.detector_sets import (
     ENGINE_DETECTORS,
     MODELS,
     OURS,
+    live_set_of,
     runner_of,
 )
 from tocsin.pipeline.lab.backtest.model_comparison import run_models
@@ -49,7 +51,7 @@ def validate(
     detector = new.detector
     if detector not in MODELS:
         raise ConfigError("DETECTOR", detector, f"one of {' '.join(sorted(MODELS))}: nothing here runs its models")
-    detectors = OURS if detector in ENGINE_DETECTORS else detector
+    detectors = live_set_of(detector)
     others = [name for name in ENGINE_DETECTORS if detectors == OURS and name != detector]
     other_models = _payloads(registry, [registry.in_use(name) for name in others])
     models = tuple({**other_models, **_payloads(registry, [card])} for card in cards if card is not None)

@@ -12,7 +12,7 @@ from tocsin.models.bilstm_file import encode_bilstm
 from tocsin.models.documents import Numbers, write_numbers
 from tocsin.models.entropy_file import FORMAT_NAME as ENTROPY_FORMAT
 from tocsin.models.entropy_file import encode_entropy
-from tocsin.pipeline.lab.backtest.detector_sets import ENGINE_DETECTORS, OURS
+from tocsin.pipeline.lab.backtest.detector_sets import live_set_of
 from tocsin.pipeline.lab.backtest.model_comparison import scores_of
 from tocsin.pipeline.lab.parallel import Executor, Progress
 from tocsin.pipeline.lab.registry import ModelCard, code_version
@@ -139,9 +139,8 @@ def _card(
 def judged(
     detector: str, payload: bytes, data: TrainingSet, executor: Executor, on_progress: Progress | None = None
 ) -> Score:
-    """Return a model's score on recordings that have a truth."""
-    detectors = OURS if detector in ENGINE_DETECTORS else detector
-    return scores_of(data.folders, detectors, [{detector: payload}], executor, on_progress)[0]
+    """Return a model's score on recordings that have a truth, judged as a running engine judges."""
+    return scores_of(data.folders, live_set_of(detector), [{detector: payload}], executor, on_progress)[0]
 
 
 def _numbers(data: TrainingSet, config: TrainingConfig, executor: Executor, on_progress: Progress | None) -> _Model:

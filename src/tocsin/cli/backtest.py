@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "recording, or a folder that holds some; without truth.json it is judged and not scored"
     parser.add_argument("recordings", metavar="RECORDING", type=Path, nargs="+", help=text)
     text = "sets beside each other: ours, peers, steps, minder, minder-raw, minder-concatenated, minder-integrated, "
-    text += "minder-no-continuity, mahalanobis, plain, entropy, bilstm (%(default)s)"
+    text += "minder-no-continuity, minder-streaming, mahalanobis, plain, entropy, bilstm (%(default)s)"
     parser.add_argument("--detectors", metavar="SET,…", default=_DEFAULT_SETS, help=text)
     text = "a detector's model: a file, a version of 'tocsin models list', or current; repeatable "
     text += "(default: what ships with tocsin)"

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from tests.model_announcements import DEAF
 from tests.models.test_lstm_vae_file import drawn
-from tests.pipeline.lab.backtest.kit import cpu_recording, manifest, metric_table
+from tests.pipeline.lab.backtest.kit import at, cpu_recording, manifest, metric_table
 from tests.pipeline.lab.backtest.trace_kit import traced
 from tocsin.models.documents import write_numbers
 from tocsin.models.lstm_vae import Limits
 from tocsin.models.minder import MinderConfig, MinderModel
 from tocsin.models.minder_file import encode_minder
+from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.lab.backtest.detector_sets import (
     MINDER_SETS,
     SETS,
@@ -58,6 +59,11 @@ NO_VALUES = {"host_metrics": metric_table(["a", "b", "c", "d"], {"cpu_util_ratio
         ("minder-raw", cpu_recording(seconds=300), Reason.SPAN_TOO_SHORT),
         ("mahalanobis", cpu_recording(2), Reason.TOO_FEW_PEERS),
         ("minder-raw", replace(cpu_recording(), tables=NO_VALUES), Reason.METRIC_MISSING),
+        ("minder-streaming", EMPTY, Reason.METRIC_MISSING),
+        ("minder-streaming", cpu_recording(2), Reason.TOO_FEW_PEERS),
+        ("minder-streaming", cpu_recording(seconds=30), Reason.SPAN_TOO_SHORT),
+        ("minder-streaming", cpu_recording(seconds=60), Reason.WARMING_UP),
+        ("minder-streaming", replace(cpu_recording(), tables=NO_VALUES), Reason.METRIC_MISSING),
         ("ours", replace(cpu_recording(), tables=NO_VALUES), Reason.METRIC_MISSING),
     ],
 )
@@ -72,7 +78,7 @@ def test_without_its_lstm_vae_minder_says_so() -> None:
     assert MinderRunner(replace(OF_CPU, single={})).judge(cpu_recording()).reason is Reason.NO_MODEL
 
 
-@pytest.mark.parametrize("name", ["ours", "plain", "minder-raw", "mahalanobis"])
+@pytest.mark.parametrize("name", ["ours", "plain", "minder-raw", "minder-streaming", "mahalanobis"])
 def test_a_quiet_recording_is_judged_and_accuses_nobody(name: str) -> None:
     opinion = runner_of(name, {"minder": encode_minder(replace(OF_CPU, threshold_sigmas=2.2))}).judge(cpu_recording())
 
@@ -176,14 +182,28 @@ def test_a_model_of_ours_counts_from_the_first_slice() -> None:
 
 
 def test_the_plain_detector_names_the_machine_that_changed() -> None:
+    opinion = runner_of("plain", {}).judge(busier(4, 0.9))
+
+    assert [line["suspects"][0]["name"] for line in opinion.lines] == ["n4"]
+
+
+def busier(host: int, level: float) -> Recording:
+    """Six machines for ten minutes; from half of it on one is busier."""
     quiet = cpu_recording()
     table = dict(quiet.tables["host_metrics"])
     values = np.asarray(table["cpu_util_ratio"]).reshape(600, 6).copy()
-    values[300:, 4] = 0.9
+    values[300:, host] = level
     table["cpu_util_ratio"] = values.reshape(-1)
-    opinion = runner_of("plain", {}).judge(replace(quiet, tables={"host_metrics": table}))
+    return replace(quiet, tables={"host_metrics": table})
 
-    assert [line["suspects"][0]["name"] for line in opinion.lines] == ["n4"]
+
+def test_streaming_minder_names_the_machine_that_changed_when_it_has_seen_it() -> None:
+    data = shipped_model("minder")
+    assert data is not None
+    [line] = runner_of("minder-streaming", {"minder": data}).judge(busier(4, 0.9)).lines
+
+    assert line["suspects"][0]["name"] == "n4"
+    assert 5 < (line["detected_ns"] - at(300)) / NS_PER_SECOND < 60, "slices of five seconds, and not calls of minutes"
 
 
 def test_entropy_speaks_of_the_hosts_of_the_steps() -> None:
@@ -202,6 +222,7 @@ def test_entropy_says_that_a_recording_is_too_short_for_it() -> None:
     [
         ("ours", {"peers": b"no json"}),
         ("minder", {"minder": b"cut"}),
+        ("minder-streaming", {"minder": b"cut"}),
         ("entropy", {"entropy": b"{}x"}),
         ("bilstm", {"bilstm": b"x"}),
     ],
