@@ -13,10 +13,9 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tests.bench.trace_cases import DETECTORS, Reported, ablation, cases, normal_data, told_of
+from tests.bench.trace_cases import DETECTORS, VOCABULARY, Reported, ablation, cases, normal_data, told_of
 from tocsin.models.bilstm_ocnn import OcnnModel, read_model
 from tocsin.models.training.bilstm_ocnn_training import OcnnTraining, train
-from tocsin.pipeline.detect.traces.windows import PHASE_VOCABULARY
 from tocsin.pipeline.lab.simulation.case import HEALTHY
 
 TRAINING_JOBS = 60
@@ -31,7 +30,7 @@ def model_of() -> OcnnModel:
     data = normal_data(TRAINING_JOBS)
     print(f"{len(data.training)} + {len(data.held_out)} sequences: {time.perf_counter() - start:.0f} s", flush=True)
     start = time.perf_counter()
-    model = train(data, PHASE_VOCABULARY, OcnnTraining())
+    model = train(data, VOCABULARY, OcnnTraining())
     rate = float((model.outputs(data.held_out) < model.quantile_score).mean())
     print(
         f"trained in {time.perf_counter() - start:.0f} s, {len(model.to_bytes())} bytes; below r on held-out", end=" "

@@ -10,7 +10,7 @@ import numpy as np
 
 from tocsin.models.bilstm_ocnn import OcnnModel
 from tocsin.models.entropy import EntropyConfig
-from tocsin.models.op_features import sum_up
+from tocsin.models.op_features import COMMUNICATION, phase_vocabulary, sum_up
 from tocsin.models.training.bilstm_ocnn_training import NormalData
 from tocsin.models.training.entropy_ablation import Ablation, ablate, features_of
 from tocsin.pipeline.detect.traces.detector import (
@@ -36,6 +36,9 @@ from tocsin.schemas.verdicts import Anomaly
 SEQUENCE_COUNT = 6
 """Windows that the network looks back over: a minute of a job with short steps. Half of what seed-systems-b.md 4.3
 proposes, because a fault is half as long in coming into view."""
+VOCABULARY = phase_vocabulary(("data", COMMUNICATION))
+"""Phases that all of these jobs measure. A network of all phases learns from few of them, and is silent in the others.
+"""
 HOSTS = (4, 24)
 DETECTORS = (ENTROPY, BILSTM)
 _MOST_SEQUENCES_COUNT = 300
@@ -57,7 +60,8 @@ def normal_sequences(seed: int, count: int) -> tuple[np.ndarray[tuple[int, ...],
     """Sequences of healthy jobs of the half that may be fitted on, and how many of them share no window."""
     draw, parts, independent = np.random.default_rng(seed), [], 0
     for case in cases(seed, count, HEALTHY, "fit", 900.0):
-        found, own = sequences_of(second_slices(records_of(case.recording())), SEQUENCE_COUNT, WindowConfig())
+        slices = second_slices(records_of(case.recording()))
+        found, own = sequences_of(slices, SEQUENCE_COUNT, WindowConfig(), vocabulary=VOCABULARY)
         keep = draw.permutation(len(found))[:_MOST_SEQUENCES_COUNT]
         parts.append(found[np.sort(keep)])
         independent += own

@@ -36,6 +36,7 @@ RECORDING = case_of(11)
 START_NS = RECORDING.manifest.start_ns
 END_SECOND = 300
 CONFIG = DriverConfig(snapshot_seconds=20)
+KEY = b"default/" + RECORDING.manifest.job_id.encode()
 KEEN, DEAF = announced(START_NS, 60, 105, {"working": {"alarm_sum": 9.0}}, version="keen"), announced(START_NS, 80, 125)
 BACK = withdrawal("peers", START_NS + 150 * NS_PER_SECOND)
 BAD = announced(START_NS, 84, 105, {"working": {"alarm_sum": 0.0}}, version="bad")
@@ -81,6 +82,8 @@ class Slot:
     windows: dict[int, list[bytes]]
     announcements: list[ModelAnnouncement]
     stride: int = 1
+    config: DriverConfig = CONFIG
+    key: bytes = KEY
     outputs: list[Output] = field(default_factory=list)
 
     def run(self, kills: list[int], save_every: int = 5) -> Slot:
@@ -100,9 +103,9 @@ class Slot:
 
     def open(self, state: MemoryState, models: dict[str, bytes]) -> None:
         self.state = state
-        self.log = ModelLog(CONFIG.snapshot_seconds)
+        self.log = ModelLog(self.config.snapshot_seconds)
         self.log.load(models)
-        self.driver = JobDriver(CONFIG, b"default/" + RECORDING.manifest.job_id.encode(), state, self.log.book)
+        self.driver = JobDriver(self.config, self.key, state, self.log.book)
 
     def _saved(self, second: int) -> tuple[MemoryState, dict[str, bytes], int]:
         return self.state.saved(), self.log.state(), second
