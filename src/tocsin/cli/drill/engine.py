@@ -18,7 +18,7 @@ from tocsin.cli.processes import ProcessGroup
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError
 from tocsin.schemas.errors import EngineError, TocsinError
 
-_START_SECONDS = 30.0
+_START_SECONDS = 90.0
 _LONGEST_SILENCE_SECONDS = 86_400.0
 """Time-out of the verdict stream; a healthy job gives no verdict for as long as it trains."""
 

@@ -13,6 +13,7 @@ from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action, ActionTarget, action_id_of
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.errors import SnapshotError
+from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.verdicts import (
     ActionKind,
     Component,
@@ -215,6 +216,22 @@ def test_two_verdicts_of_one_onset_are_one_alert(apart_seconds: int, kind: str) 
     asked(it, first)
 
     assert kinds(asked(it, again)) == [kind]
+
+
+def test_a_network_alert_of_a_machine_without_a_job_is_tolerated_once_too() -> None:
+    it = ladder()
+    idle = JobKey(JOB.cluster, "idle", 0)
+    found = [
+        asked(it, verdict("nic_dropout", seconds=seconds, job=idle, action=A.DRAIN, fault=FaultKind.DEGRADED))
+        for seconds in (0, 100)
+    ]
+    other = [
+        asked(it, verdict("nic_dropout", hosts=("n2",), seconds=seconds, job=idle, action=A.DRAIN, name=f"x{seconds}"))
+        for seconds in (0, 100)
+    ]
+
+    assert kinds(found[0]) == kinds(found[1]) == ["notify"]
+    assert other == [[("notify", "n2", "tolerated")], [("drain", "n2", "idle_network_alert")]]
 
 
 def test_two_network_alerts_in_six_minutes_are_tolerated() -> None:
