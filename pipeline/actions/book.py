@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tocsin.pipeline.actions.shelves import ActionShelves, Use
+from tocsin.pipeline.actions.shelves import ActionShelves, Use, UseGroup
 from tocsin.pipeline.actions.tracked import TrackedAction, state_of, tracked_of_state
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.verdicts import ActionKind
@@ -90,6 +90,10 @@ class ActionBook:
     def uses_of_job(self, cluster: str, job_id: str, kind: ActionKind) -> Iterable[Use]:
         """Return the actions of a kind on one job that use places of budgets."""
         return self._shelves.uses_of_job(cluster, job_id, kind)
+
+    def uses_of_group(self, cluster: str, group: UseGroup, job_id: str | None = None) -> Iterable[Use]:
+        """Return the actions that use places of one group of budgets in a cluster, or in it on one job."""
+        return self._shelves.uses_of_group(cluster, group, job_id)
 
     def stopping(self, cluster: str, job_id: str) -> list[TrackedAction]:
         """Return the actions that are about to end an attempt of a job, or are ending it, oldest first."""

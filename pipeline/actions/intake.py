@@ -45,7 +45,8 @@ class ProposalIntake:
                 if tracked.is_unbegun:
                     self._desk.end(tracked, ActionState.CANCELLED, ActionReason.VERDICT_CLOSED, now_ns, verdict.reason)
             return
-        again = {id(found) for one in proposals if (found := self._known(self._completed(one), actions)) is not None}
+        known = (self._known(self._completed(one), actions) for one in proposals if actions)
+        again = {id(one) for one in known if one is not None}
         for tracked in actions:
             if not tracked.is_unbegun or id(tracked) in again:
                 continue
@@ -152,6 +153,8 @@ class ProposalIntake:
             for one in actions
             if one.kind is proposal.kind and one.hosts == hosts and one.action.target.component == proposal.component
         ]
+        if not same:
+            return None
         begun = [one for one in same if not one.is_unbegun and (one.begun_ns or one.holders)]
         alive = [one for one in same if one.is_unbegun]
         if begun or alive:

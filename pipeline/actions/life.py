@@ -60,10 +60,16 @@ class ActionLife:
     def begin(self, tracked: TrackedAction, state: ActionState, reason: ActionReason, detail: str, now_ns: int) -> None:
         """Remember a new action in its first state."""
         check_transition(None, state, reason)
-        action = tracked.action
-        revision = self._book.next_revision(action.action_id)
-        action = replace(action, state=state, reason=reason.value, detail=detail, changed_ns=now_ns)
-        tracked.action = replace(action, revision=revision, epoch=self.epoch)
+        revision = self._book.next_revision(tracked.action.action_id)
+        tracked.action = replace(
+            tracked.action,
+            state=state,
+            reason=reason.value,
+            detail=detail,
+            changed_ns=now_ns,
+            revision=revision,
+            epoch=self.epoch,
+        )
         self._book.add(tracked)
         self._publish(tracked.action)
 
@@ -76,8 +82,18 @@ class ActionLife:
             FieldError: the table of transitions does not have this change.
         """
         check_transition(tracked.state, state, reason)
-        tracked.action = replace(tracked.action, state=state, reason=reason.value, detail=detail)
-        self.publish(tracked, now_ns)
+        action = tracked.action
+        tracked.action = replace(
+            action,
+            state=state,
+            reason=reason.value,
+            detail=detail,
+            changed_ns=max(now_ns, action.changed_ns + 1),
+            revision=action.revision + 1,
+            epoch=self.epoch,
+        )
+        self._book.file(tracked)
+        self._publish(tracked.action)
 
     def publish(self, tracked: TrackedAction, now_ns: int) -> None:
         """Publish an action whose fields changed, with the next revision and this controller's epoch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
 from tocsin.pipeline.actions.tracked import TrackedAction
@@ -16,6 +17,27 @@ TICKED: Final = frozenset(
 )
 """States that the passing of time may change."""
 _Key = tuple[str, ...]
+RESTARTING: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
+"""Kinds that start a job again on the machines that it has; they have budgets of their own."""
+
+
+class UseGroup(StrEnum):
+    """Actions that share budgets."""
+
+    MACHINES = "machines"
+    """They take machines away."""
+    RESTARTS = "restarts"
+    """They start a job again and leave no machine out."""
+    NEITHER = "neither"
+
+
+def group_of(kind: ActionKind) -> UseGroup:
+    """Return the budgets that actions of a kind use."""
+    if kind in HARD_KINDS:
+        return UseGroup.MACHINES
+    return UseGroup.RESTARTS if kind in RESTARTING else UseGroup.NEITHER
+
+
 _T = TypeVar("_T")
 
 
@@ -99,6 +121,11 @@ class ActionShelves:
         """See ``ActionBook.uses_of_job``."""
         return self._uses.get((cluster, kind.value, job_id), {}).values()
 
+    def uses_of_group(self, cluster: str, group: UseGroup, job_id: str | None) -> Iterable[Use]:
+        """See ``ActionBook.uses_of_group``."""
+        key = (cluster, group) if job_id is None else (cluster, group, job_id)
+        return self._uses.get(key, {}).values()
+
     def live(self) -> list[TrackedAction]:
         """See ``ActionBook.live``."""
         found = self._shelves.get(_LIVE, {}).values()
@@ -173,15 +200,16 @@ def _keys_of(tracked: TrackedAction) -> Iterator[_Key]:
     if is_running and tracked.stops_job:
         yield "stopping", job.cluster, job.job_id
     has_machine = is_running or state is ActionState.UNDOING or tracked.is_standing
-    if kind in HARD_KINDS and (has_machine or (tracked.action.target.is_leaf() and tracked.is_unbegun)):
+    if kind in HARD_KINDS and (has_machine or (tracked.is_leaf and tracked.is_unbegun)):
         for host in tracked.hosts:
             yield "host", job.cluster, host
 
 
-def _use_keys(tracked: TrackedAction) -> tuple[_Key, _Key]:
-    """Return the places of an action that uses budgets: by kind, and by kind and job."""
-    job, kind = tracked.action.target.job, tracked.kind.value
-    return (job.cluster, kind), (job.cluster, kind, job.job_id)
+def _use_keys(tracked: TrackedAction) -> tuple[_Key, ...]:
+    """Return the places of an action that uses budgets: by kind and by group, of the cluster and of its job."""
+    job, kind, group = tracked.action.target.job, tracked.kind.value, group_of(tracked.kind)
+    cluster, job_id = job.cluster, job.job_id
+    return (cluster, kind), (cluster, kind, job_id), (cluster, group), (cluster, group, job_id)
 
 
 def _remove(shelves: dict[_Key, dict[str, _T]], key: _Key, name: str) -> None:

@@ -48,6 +48,8 @@ class TrackedAction:
         has_effects: whether an executor said that it changed something.
         command_ns: when a person said something of it last, 0 = never.
         opened_ns: when it was opened, or opened again after its verdict had lapsed.
+        hosts: the machines of the action, whose target never changes.
+        is_leaf: whether it is about all machines behind one leaf switch.
     """
 
     action: Action
@@ -70,6 +72,12 @@ class TrackedAction:
     has_effects: bool = False
     command_ns: int = 0
     opened_ns: int = 0
+    hosts: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    is_leaf: bool = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Read the target once: guards ask for it again and again."""
+        self.hosts, self.is_leaf = self.action.target.hosts, self.action.target.is_leaf()
 
     @property
     def state(self) -> ActionState:
@@ -80,11 +88,6 @@ class TrackedAction:
     def kind(self) -> ActionKind:
         """The action's kind."""
         return self.action.kind
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The action's machines."""
-        return self.action.target.hosts
 
     @property
     def is_open(self) -> bool:
@@ -154,7 +157,7 @@ class TrackedAction:
 
     def weight(self) -> int:
         """Return how many places of a budget it uses: one a machine; one for the job, and for a whole leaf."""
-        return 1 if self.action.target.is_leaf() else max(1, len(self.hosts))
+        return 1 if self.is_leaf else max(1, len(self.hosts))
 
 
 def tracked_from(proposal: Proposal, action: Action) -> TrackedAction:

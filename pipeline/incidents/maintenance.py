@@ -111,6 +111,11 @@ class MaintenanceBook:
         if len(kept) < len(self._works):
             self.replace(kept)
 
+    @property
+    def has_works(self) -> bool:
+        """Whether any work is known, whenever it is."""
+        return bool(self._works)
+
     def works(self) -> tuple[Maintenance, ...]:
         """Return the remembered work, by begin."""
         return tuple(sorted(self._works.values(), key=lambda one: (one.begin_ns, one.maintenance_id)))

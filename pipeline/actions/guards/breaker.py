@@ -52,7 +52,7 @@ class BreakerGuard:
     def seen(self, case: ActionCase) -> None:
         """Note that the action's machines show its class, whether or not anything comes of it."""
         group = _group(case)
-        if not group or case.action.target.is_leaf():
+        if not group or case.tracked.is_leaf:
             return
         rules, key = case.config.breaker, self._key(case, group)
         known = self._classes.pop(key, None) or _Class()
@@ -74,7 +74,7 @@ class BreakerGuard:
         known = self._classes.get(self._key(case, group))
         if known is None or not known.opened_ns or not group:
             return None
-        if case.action.target.is_leaf() or known.through == case.action.action_id:
+        if case.tracked.is_leaf or known.through == case.action.action_id:
             return None
         rules = case.config.breaker
         last_ns = max(known.opened_ns, known.through_ns)

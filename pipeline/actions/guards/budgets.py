@@ -8,10 +8,8 @@ from typing import Final, NamedTuple
 from tocsin.pipeline.actions.config import BudgetLimit, BudgetScope, ns
 from tocsin.pipeline.actions.guards.guard import ActionCase, GuardOutcome, Ruling
 from tocsin.pipeline.actions.reasons import ActionReason
-from tocsin.pipeline.actions.shelves import Use
+from tocsin.pipeline.actions.shelves import Use, UseGroup, group_of
 from tocsin.pipeline.actions.tracked import TrackedAction
-from tocsin.schemas.actions import HARD_KINDS
-from tocsin.schemas.verdicts import ActionKind
 
 _REASONS: Final = {
     BudgetScope.JOB: ActionReason.BUDGET_JOB,
@@ -21,10 +19,9 @@ _REASONS: Final = {
 }
 _WHOLE: Final = frozenset({BudgetScope.JOB, BudgetScope.FLEET})
 """Scopes in which an action takes its weight."""
-_RESTARTS: Final = frozenset({ActionKind.RESTART, ActionKind.ROLLBACK})
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """One scope of budgets: a job, a leaf, a minipod or the fleet.
 
     Attributes:
@@ -32,12 +29,16 @@ class _Place(NamedTuple):
         size: number of its machines, 0 if it is not known.
         needed: places of it that the action takes which is judged.
         uses: other actions that use places of it, with how many.
+        most: places that all of them use together, whenever they used them: no window counts more.
+        most_same: those among them of the action's class.
     """
 
     name: str
     size: int
     needed: int
     uses: list[tuple[Use, int]]
+    most: int
+    most_same: int
 
 
 class BudgetGuard:
@@ -54,49 +55,45 @@ class BudgetGuard:
     def judge(self, case: ActionCase) -> Ruling | None:
         """See ``Guard.judge``."""
         kind = case.action.kind
-        if kind in HARD_KINDS:
-            limits, counted = case.config.machine_budgets, HARD_KINDS
-        elif kind in _RESTARTS:
-            limits, counted = case.config.restart_budgets, _RESTARTS
-        else:
+        group = group_of(kind)
+        if group is UseGroup.NEITHER or (group is UseGroup.MACHINES and self._has_place(case)):
             return None
-        if kind in HARD_KINDS and self._has_place(case):
-            return None
-        by_scope: dict[BudgetScope, list[_Place]] = {}
+        limits = case.config.machine_budgets if group is UseGroup.MACHINES else case.config.restart_budgets
+        by_scope: dict[BudgetScope, list[Place]] = {}
         for limit in limits:
             places = by_scope.get(limit.scope)
             if places is None:
                 names = self._scopes(case, limit.scope)
-                places = by_scope[limit.scope] = [self._place(case, counted, limit.scope, name) for name in names]
+                places = by_scope[limit.scope] = [self._place(case, group, limit.scope, name) for name in names]
             for place in places:
                 ruling = self._judge_one(case, limit, place)
                 if ruling is not None:
                     return ruling
         return None
 
-    def _place(self, case: ActionCase, counted: frozenset[ActionKind], scope: BudgetScope, name: str) -> _Place:
+    def _place(self, case: ActionCase, group: UseGroup, scope: BudgetScope, name: str) -> Place:
         """Return one scope with what uses it and what the action needs of it."""
-        needed = self._places(case, case.tracked, scope, name)
-        return _Place(name, self._size(case, scope, name), needed, list(self._uses(case, counted, scope, name)))
+        needed, mine = self._places(case, case.tracked, scope, name), case.action.budget_class
+        uses = self._uses(case, group, scope, name)
+        most = sum(places for _, places in uses)
+        most_same = sum(places for use, places in uses if use.budget_class == mine)
+        return Place(name, self._size(case, scope, name), needed, uses, most, most_same)
 
-    def _uses(
-        self, case: ActionCase, counted: frozenset[ActionKind], scope: BudgetScope, name: str
-    ) -> Iterator[tuple[Use, int]]:
-        """Yield the other actions of the same cluster that use places of one scope, and how many."""
-        mine, cluster, book = case.tracked.action.action_id, case.cluster, case.book
-        for kind in counted:
-            is_job = scope is BudgetScope.JOB
-            for use in book.uses_of_job(cluster, name, kind) if is_job else book.uses(cluster, kind):
-                if use.tracked.action.action_id == mine:
-                    continue
-                if scope in _WHOLE:
-                    yield use, use.weight
-                elif places := self._places(case, use.tracked, scope, name):
-                    yield use, places
+    def _uses(self, case: ActionCase, group: UseGroup, scope: BudgetScope, name: str) -> list[tuple[Use, int]]:
+        """Return the other actions of the same cluster that use places of one scope, and how many."""
+        mine = case.tracked.action.action_id
+        found = case.book.uses_of_group(case.cluster, group, name if scope is BudgetScope.JOB else None)
+        others = [use for use in found if use.tracked.action.action_id != mine]
+        if scope in _WHOLE:
+            return [(use, use.weight) for use in others]
+        counted = ((use, self._places(case, use.tracked, scope, name)) for use in others)
+        return [(use, places) for use, places in counted if places]
 
-    def _judge_one(self, case: ActionCase, limit: BudgetLimit, place: _Place) -> Ruling | None:
+    def _judge_one(self, case: ActionCase, limit: BudgetLimit, place: Place) -> Ruling | None:
         """Return a hold if one limit of one scope has no place left."""
         allowed, needed = limit.allowed_count(place.size), place.needed
+        if place.most + needed <= allowed and (allowed == 1 or place.most_same + needed < allowed):
+            return None
         now_ns, window_ns, mine = case.now_ns, ns(limit.window_seconds), case.action.budget_class
         since_ns = now_ns - window_ns
         used = same = 0
@@ -118,7 +115,7 @@ class BudgetGuard:
     def _has_place(self, case: ActionCase) -> bool:
         """Return whether all machines of an action are out by others, which use their places."""
         hosts = case.tracked.hosts
-        if case.action.target.is_leaf() or not hosts:
+        if case.tracked.is_leaf or not hosts:
             return False
         return all(any(one.is_standing for one in case.others_on(host)) for host in hosts)
 
@@ -128,7 +125,7 @@ class BudgetGuard:
             yield ""
         elif scope is BudgetScope.JOB:
             yield case.action.target.job.job_id
-        elif not case.action.target.is_leaf():
+        elif not case.tracked.is_leaf:
             yield from sorted({self._place_of(case, host, scope) for host in case.tracked.hosts} - {""})
 
     def _places(self, case: ActionCase, tracked: TrackedAction, scope: BudgetScope, name: str) -> int:
@@ -138,7 +135,7 @@ class BudgetGuard:
             return tracked.weight()
         if scope is BudgetScope.JOB:
             return tracked.weight() if target.job.job_id == name else 0
-        return sum(self._place_of(case, host, scope) == name for host in target.hosts)
+        return sum(self._place_of(case, host, scope) == name for host in tracked.hosts)
 
     def _place_of(self, case: ActionCase, host: str, scope: BudgetScope) -> str:
         """Return the leaf or minipod of a machine, "" if it is not known."""

@@ -39,8 +39,8 @@ class ConflictGuard:
         """Return why another action on one of the machines is in the way, None: it is not."""
         if other.kind not in HARD_KINDS:
             return None
-        is_leaf = other.action.target.is_leaf()
-        if is_leaf and not case.action.target.is_leaf() and (other.is_unbegun or other.is_running):
+        is_leaf = other.is_leaf
+        if is_leaf and not case.tracked.is_leaf and (other.is_unbegun or other.is_running):
             return ActionReason.COVERED_BY_LEAF
         if other.is_running or other.state is ActionState.UNDOING:
             return ActionReason.HOST_BUSY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -69,6 +69,7 @@ class ActionCase:
         book: all actions, this one included unless it is new.
         facts: machines, jobs, executors, engines.
         config: settings.
+        cluster: cluster of the action.
     """
 
     tracked: TrackedAction
@@ -76,16 +77,16 @@ class ActionCase:
     book: ActionBook
     facts: FactBook
     config: ControllerConfig
+    cluster: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the cluster once: nearly every guard asks for it."""
+        object.__setattr__(self, "cluster", self.tracked.action.target.job.cluster)
 
     @property
     def action(self) -> Action:
         """The action that is judged."""
         return self.tracked.action
-
-    @property
-    def cluster(self) -> str:
-        """Its cluster."""
-        return self.action.target.job.cluster
 
     def others_on(self, host: str) -> list[TrackedAction]:
         """Return the other hard actions that have a machine, will have it soon or ask for its whole leaf."""

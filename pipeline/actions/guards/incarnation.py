@@ -27,7 +27,7 @@ class IncarnationGuard:
             return Ruling(GuardOutcome.EXPIRE, ActionReason.ATTEMPT_OVER)
         if target.slurm_job_id and facts.slurm_job_id and facts.slurm_job_id != target.slurm_job_id:
             return Ruling(GuardOutcome.EXPIRE, ActionReason.ATTEMPT_OVER)
-        if facts.hosts and not set(target.hosts) <= set(facts.hosts):
+        if facts.hosts and not set(case.tracked.hosts) <= set(facts.hosts):
             return Ruling(GuardOutcome.EXPIRE, ActionReason.HOST_NOT_IN_ATTEMPT)
         return None
 

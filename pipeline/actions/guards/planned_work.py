@@ -19,10 +19,12 @@ class PlannedWorkGuard:
 
     def judge(self, case: ActionCase) -> Ruling | None:
         """See ``Guard.judge``."""
+        if not self._maintenance.has_works:
+            return None
         target = case.action.target
-        common = target.component if target.is_leaf() else case.tracked.verdict.common
+        common = target.component if case.tracked.is_leaf else case.tracked.verdict.common
         scopes = [Scope(target.job, (), common)]
-        scopes += [Scope(target.job, (Component(ComponentKind.HOST, host),), None) for host in target.hosts]
+        scopes += [Scope(target.job, (Component(ComponentKind.HOST, host),), None) for host in case.tracked.hosts]
         for scope in scopes:
             work = self._maintenance.covering_scope(scope, case.now_ns)
             if work is not None:

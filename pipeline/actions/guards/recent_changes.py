@@ -34,7 +34,7 @@ class RecentChangeGuard:
             return None
         for change in facts.changes:
             age_ns = case.now_ns - change.at_ns
-            if age_ns < held_ns and (not change.host or change.host in target.hosts):
+            if age_ns < held_ns and (not change.host or change.host in case.tracked.hosts):
                 where = change.host or target.job.job_id
                 detail = f"{where}: {max(0, age_ns) // NS_PER_SECOND} s ago, at least {held_ns // NS_PER_SECOND}"
                 return Ruling(GuardOutcome.HOLD, _REASONS[change.kind], detail)

@@ -24,14 +24,14 @@ class WitnessGuard:
 
     def judge(self, case: ActionCase) -> Ruling | None:
         """See ``Guard.judge``."""
-        verdict, target = case.tracked.verdict, case.action.target
-        if case.action.kind not in HARD_KINDS or target.component is None:
+        verdict = case.tracked.verdict
+        if case.action.kind not in HARD_KINDS or case.action.target.component is None:
             return None
         if may_take_away(
-            target.hosts, verdict.witnesses, self._machine_count(case), is_slowness=verdict.fault in _SLOW
+            case.tracked.hosts, verdict.witnesses, self._machine_count(case), is_slowness=verdict.fault in _SLOW
         ):
             return None
-        detail = f"{len(verdict.witnesses)} witnesses for {len(target.hosts)} machines"
+        detail = f"{len(verdict.witnesses)} witnesses for {len(case.tracked.hosts)} machines"
         return Ruling(GuardOutcome.HOLD, ActionReason.NOT_HARD_ENOUGH, detail)
 
     def _machine_count(self, case: ActionCase) -> int | None:
