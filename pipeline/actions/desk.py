@@ -79,7 +79,7 @@ class Desk:
         if self._is_as_before(tracked, ruling):
             return ruling
         if tracked.state is ActionState.APPROVED:
-            self.chain.classes.forgotten(case.cluster, tracked.action.budget_class, tracked.action.action_id)
+            self.chain.classes.forgotten(tracked.action.budget_class, tracked.action.action_id)
         self._note(tracked, ruling, now_ns)
         self.life.move(tracked, ruling.outcome.state, ruling.reason, now_ns, ruling.detail)
         self._after(tracked, ruling, now_ns)
@@ -91,7 +91,7 @@ class Desk:
         """End an action of which nothing was begun."""
         action = tracked.action
         if not tracked.holders:
-            self.chain.classes.forgotten(action.target.job.cluster, action.budget_class, action.action_id)
+            self.chain.classes.forgotten(action.budget_class, action.action_id)
         self.life.move(tracked, state, reason, now_ns, detail)
         self.ended.append(tracked)
 

@@ -129,4 +129,4 @@ class Releases:
         """Note that a check or a person proved an action right: its class needs no approval for it."""
         tracked.is_proven = True
         action = tracked.action
-        self._desk.chain.classes.forgotten(action.target.job.cluster, action.budget_class, action.action_id)
+        self._desk.chain.classes.forgotten(action.budget_class, action.action_id)

@@ -21,7 +21,7 @@ _WHOLE: Final = frozenset({BudgetScope.JOB, BudgetScope.FLEET})
 """Scopes in which an action takes its weight."""
 
 
-class Place(NamedTuple):
+class BudgetPlace(NamedTuple):
     """One scope of budgets: a job, a leaf, a minipod or the fleet.
 
     Attributes:
@@ -59,7 +59,7 @@ class BudgetGuard:
         if group is UseGroup.NEITHER or (group is UseGroup.MACHINES and self._has_place(case)):
             return None
         limits = case.config.machine_budgets if group is UseGroup.MACHINES else case.config.restart_budgets
-        by_scope: dict[BudgetScope, list[Place]] = {}
+        by_scope: dict[BudgetScope, list[BudgetPlace]] = {}
         for limit in limits:
             places = by_scope.get(limit.scope)
             if places is None:
@@ -71,13 +71,13 @@ class BudgetGuard:
                     return ruling
         return None
 
-    def _place(self, case: ActionCase, group: UseGroup, scope: BudgetScope, name: str) -> Place:
+    def _place(self, case: ActionCase, group: UseGroup, scope: BudgetScope, name: str) -> BudgetPlace:
         """Return one scope with what uses it and what the action needs of it."""
         needed, mine = self._places(case, case.tracked, scope, name), case.action.budget_class
         uses = self._uses(case, group, scope, name)
         most = sum(places for _, places in uses)
         most_same = sum(places for use, places in uses if use.budget_class == mine)
-        return Place(name, self._size(case, scope, name), needed, uses, most, most_same)
+        return BudgetPlace(name, self._size(case, scope, name), needed, uses, most, most_same)
 
     def _uses(self, case: ActionCase, group: UseGroup, scope: BudgetScope, name: str) -> list[tuple[Use, int]]:
         """Return the other actions of the same cluster that use places of one scope, and how many."""
@@ -89,7 +89,7 @@ class BudgetGuard:
         counted = ((use, self._places(case, use.tracked, scope, name)) for use in others)
         return [(use, places) for use, places in counted if places]
 
-    def _judge_one(self, case: ActionCase, limit: BudgetLimit, place: Place) -> Ruling | None:
+    def _judge_one(self, case: ActionCase, limit: BudgetLimit, place: BudgetPlace) -> Ruling | None:
         """Return a hold if one limit of one scope has no place left."""
         allowed, needed = limit.allowed_count(place.size), place.needed
         if place.most + needed <= allowed and (allowed == 1 or place.most_same + needed < allowed):

@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.pipeline.actions.kit import (
     CLUSTER,
     JOB,
+    KINDS,
     LIVE,
     T0,
     ScriptedLadder,
@@ -21,6 +24,9 @@ from tests.pipeline.actions.kit import (
 )
 from tocsin.pipeline.actions.config import BudgetLimit, BudgetScope, ControllerConfig
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.guards.approvals import UnprovenClassGuard
+from tocsin.pipeline.actions.guards.budgets import BudgetGuard, BudgetPlace
+from tocsin.pipeline.actions.shelves import Use
 from tocsin.schemas.action_events import (
     AckKind,
     ActionEvent,
@@ -585,6 +591,36 @@ def test_a_class_needs_approval_after_two_unproven_actions_however_slowly_they_c
     assert stage.on_host("n4").reason == "allowed"
 
 
+def test_a_class_is_counted_over_all_clusters_of_the_controller() -> None:
+    stage = staged()
+    for index in range(4):
+        cluster, job = f"c{index}", JobKey(f"c{index}", "j", 0)
+        stage.tell(JobFacts(job, T0, hosts=("n1", "x", "y", "z"), may_shrink=True))
+        stage.tell(EngineHeartbeat(cluster, EngineWay.EMBEDDED, stage.now_ns))
+        stage.tell(ExecutorHeard(cluster, "slurm", KINDS, stage.now_ns))
+        stage.judge(verdict_on("n1", name=f"v{index}", job=job))
+
+    def states() -> list[ActionState]:
+        found = [one for one in stage.controller.actions() if one.kind is ActionKind.EVICT]
+        return [one.state for one in sorted(found, key=lambda one: one.verdict_id)]
+
+    asked = S.WAITING_APPROVAL
+    assert states() == [S.APPROVED, S.APPROVED, asked, asked]
+    assert {reason for state, reason in stage.states() if state is asked} == {"class_unproven"}
+
+    stage.crash()
+    stage.tell(Feedback("c0", "v0", True, "", "operator:ann", stage.now_ns))
+    stage.published += stage.controller.on_time(stage.now_ns)
+    assert sorted(states()[2:]) == [S.APPROVED, asked], "one of two was proved right"
+
+
+def test_a_state_that_counted_each_cluster_apart_is_added_up() -> None:
+    guard = UnprovenClassGuard()
+    guard.load_state([("a\nxid_79", ["one"]), ("b\nxid_79", ["two"]), ("a\nxid_48", ["three"])])
+
+    assert guard.to_state() == [("xid_79", ["one", "two"]), ("xid_48", ["three"])]
+
+
 def test_a_person_lets_one_more_of_an_unproven_class_through() -> None:
     stage = staged(replace(LIVE, machine_budgets=(), restart_budgets=()))
     for index in range(3):
@@ -733,3 +769,31 @@ def test_a_controller_that_knows_nothing_of_the_engine_executes_nothing() -> Non
     controller = ActionController(LIVE, ScriptedLadder())
 
     assert [one.reason for one in controller.on_verdict(verdict_on("n1"), T0)] == ["engine_silent"]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.just(1)), max_size=3),
+    st.sampled_from((0, 6, 60)),
+    st.integers(1, 5),
+    st.integers(1, 2),
+)
+def test_a_budget_that_all_uses_together_do_not_spend_is_not_spent(
+    found: list[tuple[int, bool, int]], window_seconds: int, most_count: int, needed: int
+) -> None:
+    """Whatever the windows: the short way says what counting each use says."""
+    stage = Stage()
+    stage.judge(verdict_on("n1"))
+    case = stage.controller._desk.case(next(iter(stage.controller._desk.book)), T0 + 9 * NS_PER_SECOND)  # noqa: SLF001
+    uses = [
+        (Use(case.tracked, T0 + at * NS_PER_SECOND, places, case.action.budget_class if is_same else "other"), places)
+        for at, is_same, places in found
+    ]
+    most, most_same = sum(one for _, one in uses), sum(one for use, one in uses if use.budget_class != "other")
+    limit = BudgetLimit(BudgetScope.FLEET, window_seconds, most_count)
+    by_short_way, by_counting = (
+        BudgetGuard()._judge_one(case, limit, BudgetPlace("", 0, needed, uses, *totals))  # noqa: SLF001
+        for totals in ((most, most_same), (10**6, 10**6))
+    )
+
+    assert by_short_way == by_counting
