@@ -244,6 +244,7 @@ class JobFacts:
         may_shrink: whether the job can go on with fewer machines, None if the sender does not know.
         changes: what was changed about the attempt (engine); of one kind and machine the latest time counts.
         slurm_restart_count: how often Slurm had requeued the job when this attempt began, None if it is not known.
+        is_over: whether this attempt has ended: it uses no machine any more.
     """
 
     job: JobKey
@@ -255,6 +256,7 @@ class JobFacts:
     may_shrink: bool | None = None
     changes: tuple[AttemptChange, ...] = ()
     slurm_restart_count: int | None = None
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.pipeline.actions.executors.fake_slurm import USER, FakeSlurm
 from tests.pipeline.actions.policy.samples import JOB, at, ladder, verdict
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.executors.check_runs import CheckRun
 from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
+from tocsin.pipeline.actions.executors.preflight import PreflightTarget, PreflightTargetConfig
 from tocsin.pipeline.actions.executors.slurm import SlurmTarget, SlurmTargetConfig
 from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
@@ -26,6 +29,7 @@ from tocsin.schemas.action_events import (
     MachineFacts,
 )
 from tocsin.schemas.actions import Action
+from tocsin.schemas.preflight import CheckName, CheckReason, HostAnswer, failed, passed
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 from tocsin.schemas.verdicts import ActionKind, Verdict
 
@@ -34,6 +38,28 @@ LIVE = ControllerConfig(is_dry_run=False, may_shrink=True)
 KINDS = frozenset({ActionKind.RESTART, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.REBOOT})
 _TOLD_KINDS = tuple(one for one in ActionKind if one not in {ActionKind.NONE, ActionKind.NOTIFY})
 _EFFECT_ROUNDS = 6
+GOOD = tuple(passed(name, CheckReason.EXACT) for name in (CheckName.MEMORY_BANDWIDTH, CheckName.COMPUTATION))
+BAD = (failed(CheckName.COMPUTATION, CheckReason.WRONG_RESULT, "core 5: 12 of 2901"),)
+
+
+class InstantRuns:
+    """Checks that end as soon as they begin."""
+
+    def __init__(self, fleet: ActingFleet, broken: frozenset[str]) -> None:
+        self._fleet, self._broken = fleet, broken
+        self._runs: dict[str, CheckRun] = {}
+        self.begun: list[tuple[str, ...]] = []
+
+    def begin(self, action: Action, nodes: Sequence[str]) -> None:
+        self.begun.append(tuple(nodes))
+        if "*" in self._broken:
+            self._runs[action.action_id] = CheckRun(False, (), self._fleet.now_ns)
+            return
+        answers = tuple(HostAnswer(one, BAD if one in self._broken else GOOD, 60.0, f"boot-{one}") for one in nodes)
+        self._runs[action.action_id] = CheckRun(False, answers, self._fleet.now_ns)
+
+    def read(self, action_id: str) -> CheckRun | None:
+        return self._runs.get(action_id)
 
 
 class ActingFleet:
@@ -45,6 +71,7 @@ class ActingFleet:
         published: all that the controller published, in order.
         judged: all updates of verdicts that the controller was given.
         is_engine_alive: whether the engine's heartbeat comes.
+        heard_kinds: kinds that the executors say they do.
     """
 
     def __init__(self, host_count: int = 24, job_hosts_count: int = 24, policy: Ladder | None = None) -> None:
@@ -59,6 +86,8 @@ class ActingFleet:
         self.is_engine_alive = True
         self._workers: dict[str, tuple[ExecutorCore, ExecutorWorker]] = {}
         self._read: dict[str, int] = {}
+        self._checks: PreflightTarget | None = None
+        self.heard_kinds = _TOLD_KINDS
         for row, name in enumerate(self.hosts):
             self.tell(MachineFacts(JOB.cluster, name, self.now_ns, f"boot-{name}", leaf=f"leaf{row // 16}"))
         for number, first in enumerate(range(0, host_count, job_hosts_count), 1):
@@ -77,6 +106,19 @@ class ActingFleet:
         self.slurm.add_job(number, *hosts)
         self.tell(JobFacts(job, self.now_ns, hosts, str(number), may_shrink=True))
         return job
+
+    def start_checks(self, *broken: str, name: str = "checks") -> list[tuple[str, ...]]:
+        """Start an executor that checks machines at once; return where it notes its checks.
+
+        The broken ones fail; with ``*`` among them no machine answers.
+        """
+        runs = InstantRuns(self, frozenset(broken))
+        target = PreflightTarget(PreflightTargetConfig(), runs)
+        core = ExecutorCore(ExecutorConfig(JOB.cluster, name, target.kinds))
+        self._workers[name] = core, ExecutorWorker(core, target, lambda: self.now_ns, self._say)
+        self._read[name] = 0
+        self._checks = target
+        return runs.begun
 
     def start(self, name: str) -> None:
         """Start an executor, or another process in its place: it reads all messages from the first one."""
@@ -118,6 +160,8 @@ class ActingFleet:
             self.seconds = min(end, self.seconds + step)
             self._beat()
             self.published += self.controller.on_time(self.now_ns)
+            for told in self._checks.facts(JOB.cluster) if self._checks is not None else ():
+                self.tell(told)
             for name, (core, worker) in self._workers.items():
                 for _ in range(_EFFECT_ROUNDS):
                     self._tell_new(name, core)
@@ -191,4 +235,5 @@ class ActingFleet:
         if self.is_engine_alive:
             self.tell(EngineHeartbeat(JOB.cluster, EngineWay.EMBEDDED, self.now_ns))
         for name in self._workers:
-            self.tell(ExecutorHeard(JOB.cluster, name, _TOLD_KINDS, self.now_ns))
+            kinds = (ActionKind.PROBE,) if name == "checks" else self.heard_kinds
+            self.tell(ExecutorHeard(JOB.cluster, name, kinds, self.now_ns))

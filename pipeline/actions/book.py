@@ -107,6 +107,10 @@ class ActionBook:
         """Return the actions that the passing of time may change, oldest first."""
         return self._shelves.live()
 
+    def keeping_out(self) -> list[TrackedAction]:
+        """Return the actions that took machines away, or may have, and were not undone, oldest first."""
+        return self._shelves.keeping_out()
+
     def outdated(self, lapsed_ns: int, final_ns: int) -> Iterator[TrackedAction]:
         """Yield the finished actions whose last change and deadline are before a time, each once; forget them then.
 

@@ -18,6 +18,7 @@ from tocsin.pipeline.actions.guards.human_words import VetoGuard, WrongDetectorG
 from tocsin.pipeline.actions.guards.incarnation import IncarnationGuard
 from tocsin.pipeline.actions.guards.planned_work import PlannedWorkGuard
 from tocsin.pipeline.actions.guards.recent_changes import RecentChangeGuard
+from tocsin.pipeline.actions.guards.return_checks import ReturnCheckGuard
 from tocsin.pipeline.actions.guards.spares import SpareGuard
 from tocsin.pipeline.actions.guards.staleness import StalenessGuard
 from tocsin.pipeline.actions.guards.witnesses import WitnessGuard
@@ -48,6 +49,7 @@ class GuardChain:
         self.guards: Sequence[Guard] = (
             StalenessGuard(),
             IncarnationGuard(),
+            ReturnCheckGuard(),
             self.wrong_detectors,
             self.vetoes,
             PlannedWorkGuard(maintenance),

@@ -125,6 +125,8 @@ class ControllerConfig:
         blocked_seconds: what is held up for this long becomes blocked and pages.
         veto_seconds: for how long a person's word keeps a machine from being taken for the same cause.
         wrong_count: from this many wrong verdicts on, a detector proposes nothing more for the attempt.
+        return_check_seconds: how long after it was taken away a machine is checked, and doubled by each check of it
+            within a week; 0: no check is proposed before a machine returns.
         quiet_step_count: steps without a sign of a fault after which a machine comes back.
         command_age_seconds: a person's command that is older when it comes has no effect.
         lapsed_kept_seconds: how long actions are remembered that ended with their verdict, and that nobody ever had.
@@ -152,6 +154,7 @@ class ControllerConfig:
     blocked_seconds: float = 900.0
     veto_seconds: int = 12 * HOUR_SECONDS
     wrong_count: int = 2
+    return_check_seconds: float = 600.0
     quiet_step_count: int = 500
     command_age_seconds: float = 300.0
     lapsed_kept_seconds: int = HOUR_SECONDS

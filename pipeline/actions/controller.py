@@ -22,6 +22,7 @@ from tocsin.pipeline.actions.ladder import Ladder
 from tocsin.pipeline.actions.life import ActionLife, LeftOutMessage
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.releases import Releases
+from tocsin.pipeline.actions.return_checks import ReturnChecks
 from tocsin.pipeline.actions.tracked import TrackedAction
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.maintenance import MaintenanceBook
@@ -79,6 +80,7 @@ class ActionController:
         life.epoch = epoch
         self._desk = Desk(config, book, facts, maintenance, GuardChain(maintenance), life)
         self._intake = ProposalIntake(self._desk)
+        self._return_checks = ReturnChecks(self._desk, self._intake)
         self._releases = Releases(self._desk)
         self._commands = CommandHandler(self._desk, self._releases)
         self._acks = AckHandler(self._desk)
@@ -172,6 +174,7 @@ class ActionController:
         for tracked in self._desk.book.live():
             self._tick(tracked, now_ns)
         self._intake.take_proposals(self._ladder.on_time(now_ns), now_ns)
+        self._return_checks.on_time(now_ns)
         found = self._published(now_ns)
         self._prune(now_ns)
         return found
@@ -187,6 +190,7 @@ class ActionController:
             "forgotten": self._desk.book.forgotten_state(),
             "guards": self._desk.chain.to_state(),
             "verdicts": self._intake.to_state(),
+            "return_checks": self._return_checks.to_state(),
             "maintenance": [note_object(one) for one in self._desk.maintenance.works()],
         }
         policy = {f"{_POLICY}{name}": part for name, part in self._ladder.snapshot().items()}
@@ -206,6 +210,7 @@ class ActionController:
         self._desk.facts.load_state(unpack_state(parts, FACTS))
         self._desk.chain.load_state(state["guards"])
         self._intake.load_state(state["verdicts"])
+        self._return_checks.load_state(state.get("return_checks", ()))
         works = [one for one in map(note_from, state["maintenance"]) if isinstance(one, Maintenance)]
         self._desk.maintenance.replace(works)
         self._ladder.restore({name.removeprefix(_POLICY): parts[name] for name in parts if name.startswith(_POLICY)})

@@ -119,6 +119,7 @@ class FactBook:
                 slurm_job_id=told.slurm_job_id or known.slurm_job_id,
                 pods=told.pods or known.pods,
                 slurm_restart_count=_first_known(told.slurm_restart_count, known.slurm_restart_count),
+                is_over=told.is_over or known.is_over,
             )
         self._put(self._jobs, key, told)
         return True
@@ -190,6 +191,19 @@ class FactBook:
         """Return what a job controller said of spares and shrinking, None if it said nothing since a time."""
         known = self._capacities.get((cluster, job_id))
         return None if known is None or known.ts_ns < since_ns else known
+
+    def jobs_on(self, cluster: str, host: str) -> list[JobKey]:
+        """Return the attempts that use a machine, as far as it is known."""
+        return [
+            one.job
+            for (where, _), one in self._jobs.items()
+            if where == cluster and not one.is_over and host in one.hosts
+        ]
+
+    def has_unknown_hosts(self, job: JobKey) -> bool:
+        """Return whether an attempt is known to run, and its machines are not known."""
+        known = self._jobs.get((job.cluster, job.job_id))
+        return known is not None and known.job == job and not known.is_over and not known.hosts
 
     def cordon_owner(self, cluster: str, host: str) -> CordonOwner:
         """Return who keeps new work off a machine, as far as it is known."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.actions.config import ns
 from tocsin.pipeline.actions.desk import Desk
+from tocsin.pipeline.actions.guards.guard import GuardOutcome
 from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.tracked import TrackedAction, slim, tracked_from
@@ -84,8 +85,21 @@ class ProposalIntake:
         is_known = facts is not None and facts.job.attempt == job.attempt and len(facts.hosts) <= MAX_MACHINES
         return replace(proposal, hosts=facts.hosts) if facts is not None and is_known else proposal
 
+    def open_if_free(self, proposal: Proposal, now_ns: int) -> bool:
+        """Open a new action if no guard but the dry run is against it; return whether it was opened."""
+        tracked = self._made(proposal, now_ns)
+        ruling = self._desk.chain.judge(self._desk.case(tracked, now_ns))
+        if ruling is not None and ruling.outcome is not GuardOutcome.SHOW:
+            return False
+        self._put(tracked, now_ns)
+        return True
+
     def _open(self, proposal: Proposal, now_ns: int) -> None:
         """Open a new action."""
+        self._put(self._made(proposal, now_ns), now_ns)
+
+    def _made(self, proposal: Proposal, now_ns: int) -> TrackedAction:
+        """Return a new action for a proposal."""
         verdict, facts = proposal.verdict, self._desk.facts
         target = facts.target(verdict.job, proposal.component, proposal.hosts, evidence_ns(verdict))
         machines = [facts.machine(verdict.job.cluster, host) for host in target.hosts]
@@ -107,9 +121,13 @@ class ProposalIntake:
             changed_ns=now_ns,
             parameters=proposal.parameters,
         )
-        if self._desk.book.was_held(action.action_id) or self._desk.book.get(action.action_id) is not None:
+        return tracked_from(proposal, action)
+
+    def _put(self, tracked: TrackedAction, now_ns: int) -> None:
+        """Open an action, unless it is known or is forgotten after an executor had it."""
+        name = tracked.action.action_id
+        if self._desk.book.was_held(name) or self._desk.book.get(name) is not None:
             return
-        tracked = tracked_from(proposal, action)
         if not self._desk.book.has_room(self._desk.config.open_count):
             self._desk.life.begin(tracked, ActionState.REFUSED, ActionReason.TOO_MANY, "", now_ns)
             return

@@ -45,6 +45,9 @@ class Releases:
                 if tracked.kind in HARD_KINDS and check.ts_ns >= tracked.action.issued_ns:
                     self._proved_right(tracked)
                 tracked.cleared.discard(check.host)
+            for tracked in self._desk.book.standing(check.cluster, check.host):
+                if tracked.done_ns and check.ts_ns >= tracked.done_ns:
+                    self._life.page(tracked, ActionReason.CHECK_FAILED, now_ns, f"{check.host}: {check.detail}")
             return
         for tracked in self._desk.book.of_host(check.cluster, check.host):
             if tracked.kind in HARD_KINDS and tracked.action.verdict_id == check.verdict_id and not tracked.is_proven:

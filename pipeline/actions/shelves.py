@@ -131,6 +131,10 @@ class ActionShelves:
         found = self._shelves.get(_LIVE, {}).values()
         return sorted(found, key=lambda one: (one.action.issued_ns, one.action.action_id))
 
+    def keeping_out(self) -> list[TrackedAction]:
+        """See ``ActionBook.keeping_out``."""
+        return self._sorted(_OUT)
+
     def outdated(self, lapsed_ns: int, final_ns: int) -> Iterator[TrackedAction]:
         """See ``ActionBook.outdated``."""
         for ages, before_ns in zip(self._ages, (lapsed_ns, final_ns), strict=True):
@@ -184,6 +188,7 @@ class _Ages:
 
 _OPEN: Final[_Key] = ("open",)
 _LIVE: Final[_Key] = ("live",)
+_OUT: Final[_Key] = ("out",)
 _NOWHERE: Final[frozenset[_Key]] = frozenset()
 
 
@@ -194,6 +199,8 @@ def _keys_of(tracked: TrackedAction) -> Iterator[_Key]:
         yield _LIVE
     if kind is ActionKind.NOTIFY:
         return
+    if tracked.is_standing:
+        yield _OUT
     if not tracked.is_final:
         yield _OPEN
     job, is_running = tracked.action.target.job, tracked.is_running

@@ -87,7 +87,7 @@ HOLDING: Final = (
     R.COVERED_BY_LEAF,
 )
 """Reasons for which a guard holds an action."""
-EXPIRING: Final = (R.DEADLINE, R.VERDICT_STALE, R.REBOOTED, R.ATTEMPT_OVER, R.HOST_NOT_IN_ATTEMPT)
+EXPIRING: Final = (R.DEADLINE, R.VERDICT_STALE, R.REBOOTED, R.ATTEMPT_OVER, R.HOST_NOT_IN_ATTEMPT, R.NOT_TO_CHECK)
 """Reasons for which an action that was not begun expires."""
 RELEASING: Final = (R.CHECK_PASSED, R.QUIET_STEPS, R.FEEDBACK_FALSE, R.CANCELLED_BY_PERSON, R.EFFECT_AFTER_END)
 """Reasons for which what was taken away comes back; there are no others."""

@@ -52,7 +52,10 @@ class StatusFacts:
         """Take the state of an attempt; of one that ended or was superseded only the time counts."""
         job, state = status.job, status.state
         self._judged_ns[job.cluster] = max(self._judged_ns.get(job.cluster, 0), status.ts_ns)
-        if not status.is_known or state.get("ended") or state.get("superseded"):
+        if not status.is_known or state.get("superseded"):
+            return
+        if state.get("ended"):
+            self._take_end(job, status.ts_ns)
             return
         self._take_steps(job, state.get("ranks", {}))
         self._take_changes(job, state.get("changes", ()), status.ts_ns)
@@ -74,6 +77,12 @@ class StatusFacts:
         self._changes[job.cluster, job.job_id] = JobFacts(job, ts_ns, changes=found)
         if len(self._changes) > _MOST_REMEMBERED:
             del self._changes[next(iter(self._changes))]
+
+    def _take_end(self, job: JobKey, ts_ns: int) -> None:
+        """Take that an attempt ended: it uses no machine any more."""
+        known = self._hosts.get((job.cluster, job.job_id))
+        if known is not None and known.job == job:
+            self._hosts[job.cluster, job.job_id] = replace(known, ts_ns=ts_ns, is_over=True)
 
     def _take_steps(self, job: JobKey, ranks: object) -> None:
         """Take the newest step of each machine whose ranks the state lists; a very large job lists only some."""

@@ -1,12 +1,13 @@
 """The real controller as the judge of a replay: a ladder, all guards, and an executor that does at once what it may.
 
 The replay has no facts about machines and jobs. So jobs are taken to go on with fewer machines, engine and executors
-are taken to be alive, and checks that an action asks for are never answered.
+are taken to be alive, checks that an action asks for are never answered, and none is proposed before a machine returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tocsin.pipeline.actions.config import ControllerConfig, ns
@@ -64,7 +65,7 @@ class ControllerJudge:
         """
         self._ladder = _ListeningLadder(ladder)
         config = replay_config(PolicyLimits()) if config is None else config
-        self._controller = ActionController(config, self._ladder)
+        self._controller = ActionController(replace(config, return_check_seconds=0), self._ladder)
         self._brief_ns = ns(config.evidence_seconds)
         self._brief: dict[str, tuple[int, str]] = {}
         """Action that is held for seconds -> when it is judged anew, and the reason; in order of that time."""

@@ -18,9 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.pipeline.actions.action_world import CONFIG, HOSTS, JOB_NAMES, World
+from tests.pipeline.actions.action_world import World
 from tests.pipeline.actions.kit import CLUSTER, ScriptedLadder, verdict_on
+from tests.pipeline.actions.world_books import CONFIG, HOSTS, JOB_NAMES
 from tocsin.pipeline.actions.controller import ActionController
+from tocsin.pipeline.actions.guards.return_checks import RETURN_RULE
 from tocsin.schemas.action_events import (
     AckKind,
     Approval,
@@ -126,6 +128,21 @@ class ActionMachine(RuleBasedStateMachine):
             self.check_passes(host)
             self._carry_out_newest()
             self.wait(4000)
+
+    @rule(host=hosts, cause=causes, is_given_back=st.sampled_from((True, True, False)))
+    def check_before_return(self, host: str, cause: str, is_given_back: bool) -> None:
+        """A machine is to be checked before it returns; a person may give it back before the check begins."""
+        self.recover()
+        self._strike((host,), ActionKind.EVICT, cause)
+        self._carry_out_newest()
+        self.wait(700)
+        known = list(self.world.latest.values())
+        checks = [one for one in known if one.rule == RETURN_RULE and one.target.hosts == (host,)]
+        if is_given_back:
+            self.world.uncordon(host)
+        for check in checks:
+            if check.state is S.APPROVED:
+                self._carry_out(check)
 
     @rule(names=st.sampled_from((HOSTS[:2], HOSTS[4:6])), cause=causes)
     def disbelieve(self, names: tuple[str, ...], cause: str) -> None:

@@ -259,6 +259,17 @@ def test_the_state_of_an_attempt_tells_what_was_changed_about_it() -> None:
     assert told() == [], "the same is told once"
 
 
+def test_the_end_of_an_attempt_is_told_once() -> None:
+    facts, job = StatusFacts(), JobKey("c1", "j", 3)
+    facts.take(decode_status(status_of(5 * NS_PER_SECOND, ("a",), job)))
+    list(facts.due((), 6 * NS_PER_SECOND, with_heartbeats=False))
+    ended = decode_status(status_of(7 * NS_PER_SECOND, ("a",), job))
+    facts.take(replace(ended, state={**ended.state, "ended": True}))
+    told = list(facts.due((), 8 * NS_PER_SECOND, with_heartbeats=False))
+    assert [(one.hosts, one.is_over) for one in told if isinstance(one, JobFacts)] == [(("a",), True)]
+    assert list(facts.due((), 9 * NS_PER_SECOND, with_heartbeats=False)) == []
+
+
 def test_what_agents_and_ranks_told_is_passed_on_once_and_at_a_change() -> None:
     facts, second = StatusFacts(), NS_PER_SECOND
     machine = MachineFacts("c1", "n1", 0, boot_id="first", driver="570")

@@ -30,6 +30,8 @@ class EngineFacts:
         self._of_agents = told
         self._looked_ns = -_LOOK_NS
         self._told: dict[tuple[str, str], ActionEvent] = {}
+        self._running: frozenset[JobKey] = frozenset()
+        """The attempts that ran at the last look."""
 
     def changed(self, now_ns: int) -> Iterator[ActionEvent]:
         """Yield the facts that changed, looking at most every five seconds, at changes of running attempts each time.
@@ -49,7 +51,10 @@ class EngineFacts:
                 yield from self._if_new((found.cluster, f"facts {found.host}"), found)
             else:
                 yield from self._if_new((found.job.cluster, f"names {found.job.job_id}"), found)
-        for job in self._newest_attempts():
+        running = frozenset(self._newest_attempts())
+        yield from (JobFacts(job, now_ns, is_over=True) for job in sorted(self._running - running))
+        self._running = running
+        for job in sorted(running):
             pipeline = self._engine.pipeline(job)
             if pipeline is None:
                 continue
