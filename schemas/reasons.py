@@ -70,6 +70,11 @@ class Reason(NamedReason):
     JOB_WIDE_SLOWDOWN = "job_wide_slowdown", "All ranks slowed down together: nobody is at fault."
     NUMBERS_JUMPED = "numbers_jumped", "The job's loss or gradient norm is five times its past, on all ranks alike."
     STEPS_GROW = "steps_grow", "The job's steps became longer little by little, on all ranks alike."
+    LATE_IN_STARTUP = "late_in_startup", "A host takes much longer than its peers for a stage of the job's start."
+    STARTUP_SLOW_ON_ALL = (
+        "startup_slow_on_all",
+        "A stage of the job's start is slow on all hosts or on many: what they share.",
+    )
     SLOWEST_RANK_CHANGES = (
         "slowest_rank_changes",
         "The slowest rank is another one in each step: data or software jitter.",

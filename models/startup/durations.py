@@ -7,11 +7,10 @@ last end minus the first begin of all nodes: stragglers show in it, not in the n
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from tocsin.schemas.startup import Edge, StageMark
 
@@ -113,19 +112,56 @@ def stage_tables(marks: Iterable[StageMark]) -> list[StageTable]:
 
     Attempts never mix, nor do full and hot starts.
     """
-    held: dict[tuple[int, str, str], dict[str, dict[str, _Ends]]] = defaultdict(lambda: defaultdict(dict))
+    book = StageBook()
     for mark in marks:
-        ends = held[mark.attempt, mark.start_kind, mark.stage][mark.node].setdefault(mark.member, _Ends())
-        ends.add(mark)
-    tables = [
-        StageTable(
-            *key,
-            tuple(sorted((_node_span(node, list(members.values())) for node, members in nodes.items()), key=_when)),
-        )
-        for key, nodes in held.items()
-    ]
-    tables.sort(key=lambda table: (table.attempt, table.begin_ns or table.end_ns or 0))
-    return [_with_past(table, [one for one in tables if one.attempt == table.attempt]) for table in tables]
+        book.take(mark)
+    return book.tables()
+
+
+class StageBook:
+    """First begin and last end of each process in each stage, from marks in any order."""
+
+    def __init__(self) -> None:
+        """Start without marks."""
+        self._ends: dict[tuple[int, str, str], dict[str, dict[str, _Ends]]] = {}
+        self._spans: dict[tuple[int, str, str], dict[str, NodeSpan]] = {}
+        """Spans of nodes without a new mark since they were made."""
+        self._tables: dict[tuple[int, str, str], StageTable] = {}
+        """The same of whole stages."""
+
+    def take(self, mark: StageMark) -> None:
+        """Take a mark; the same one twice changes nothing."""
+        key = mark.attempt, mark.start_kind, mark.stage
+        self._ends.setdefault(key, {}).setdefault(mark.node, {}).setdefault(mark.member, _Ends()).take(mark)
+        self._tables.pop(key, None)
+        self._spans.setdefault(key, {}).pop(mark.node, None)
+
+    def tables(self) -> list[StageTable]:
+        """Return the stages, ordered by attempt, then by first begin (or end, where no begin is known)."""
+        for key, nodes in self._ends.items():
+            if key not in self._tables:
+                spans = self._spans.setdefault(key, {})
+                spans.update({node: _node_span(node, nodes[node]) for node in nodes.keys() - spans.keys()})
+                self._tables[key] = StageTable(*key, tuple(sorted(spans.values(), key=_when)))
+        tables = list(self._tables.values())
+        tables.sort(key=lambda table: (table.attempt, table.begin_ns or table.end_ns or 0))
+        return [_with_past(table, [one for one in tables if one.attempt == table.attempt]) for table in tables]
+
+    def to_state(self) -> list[list[Any]]:
+        """Return the marks as JSON-serialisable rows, in the order in which processes appeared."""
+        return [
+            [*key, node, member, ends.begin_ns, ends.end_ns]
+            for key, nodes in self._ends.items()
+            for node, members in nodes.items()
+            for member, ends in members.items()
+        ]
+
+    def load_state(self, state: Iterable[Sequence[Any]]) -> None:
+        """Replace the marks by those of rows that ``to_state`` returned."""
+        self._ends, self._spans, self._tables = {}, {}, {}
+        for attempt, start_kind, stage, node, member, begin_ns, end_ns in state:
+            nodes = self._ends.setdefault((attempt, start_kind, stage), {})
+            nodes.setdefault(node, {})[member] = _Ends(begin_ns, end_ns)
 
 
 @dataclass
@@ -135,18 +171,18 @@ class _Ends:
     begin_ns: int | None = None
     end_ns: int | None = None
 
-    def add(self, mark: StageMark) -> None:
-        """Take a mark; the same one twice changes nothing."""
+    def take(self, mark: StageMark) -> None:
+        """Take a mark."""
         if mark.edge is Edge.BEGIN:
             self.begin_ns = mark.ts_ns if self.begin_ns is None else min(self.begin_ns, mark.ts_ns)
         else:
             self.end_ns = mark.ts_ns if self.end_ns is None else max(self.end_ns, mark.ts_ns)
 
 
-def _node_span(node: str, members: Sequence[_Ends]) -> NodeSpan:
+def _node_span(node: str, members: Mapping[str, _Ends]) -> NodeSpan:
     """Return the span of a node: open as long as one of its processes is."""
-    begins = [ends.begin_ns for ends in members if ends.begin_ns is not None]
-    ends = [ends.end_ns for ends in members if ends.end_ns is not None]
+    begins = [one.begin_ns for one in members.values() if one.begin_ns is not None]
+    ends = [one.end_ns for one in members.values() if one.end_ns is not None]
     is_ended = len(ends) == len(members)
     return NodeSpan(node, min(begins, default=None), max(ends) if is_ended else None)
 

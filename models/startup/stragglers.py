@@ -7,10 +7,10 @@ the time for which they have run, so a straggler is known before it ends.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from tocsin.models.startup.durations import NS, NodeSpan, StageTable
 
@@ -176,6 +176,21 @@ class StartHistory:
             for (node, stage), last in self._slow.items()
             if sum(last) >= self.config.repeated_count
         )
+
+    def to_state(self) -> dict[str, list[list[Any]]]:
+        """Return the history as JSON-serialisable rows."""
+        return {
+            "medians": [[*kind, list(values)] for kind, values in self._medians.items()],
+            "slow": [[*where, list(last)] for where, last in self._slow.items()],
+        }
+
+    def load_state(self, state: Mapping[str, Iterable[Sequence[Any]]]) -> None:
+        """Replace the history by rows that ``to_state`` returned."""
+        self._medians.clear()
+        for *kind, values in state["medians"]:
+            self._medians[kind[0], kind[1], kind[2]].extend(values)
+        most = self.config.repeated_of_count
+        self._slow = {(node, stage): deque(last, maxlen=most) for node, stage, last in state["slow"]}
 
 
 def _kind_of(table: StageTable) -> tuple[str, str, int]:

@@ -30,7 +30,7 @@ from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-STATE_VERSION = 22
+STATE_VERSION = 23
 """Version of the snapshot format; a snapshot of another version is refused.
 
 Changes by version. 2: sparse arrays, dataclasses as one table. 3: judged time, first failures, settling causes. 4:
@@ -40,7 +40,8 @@ switches. 12: higher workloads and their start, recurring spells of one fault. 1
 machines unwell during a slowdown, past gradient norms and self times. 15: whether an event reported a NaN, the end of
 the time in which the engine did not listen to a host. 16: the host that announced each communication group.
 19: signs of the whole job. 20: what attempts spent their wall time on, and what was told of it. 21: the steps of loss
-and gradient norm, and the levels that the loss held. 22: what is known of each incident that a person closed.
+and gradient norm, and the levels that the loss held. 22: what is known of each incident that a person closed. 23: the
+stages of starts.
 """
 UNCHANGED: Final = b""
 """Value of a snapshot part that the runtime already holds in its current form."""

@@ -76,6 +76,7 @@ class Diagnose:
             older: the operator of that attempt.
         """
         self._trackers.follow(older._trackers)
+        self._signs.follow(older._signs)
 
     def on_slice(
         self,

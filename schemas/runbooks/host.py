@@ -92,6 +92,28 @@ HOST_RUNBOOKS: Final = (
         ),
     ),
     Runbook(
+        "startup_slow",
+        signs=(
+            "One machine is still in a stage of the job's start that its peers have ended; all wait for it.",
+            "The verdict says the stage, and how long the others took for it.",
+        ),
+        lookalikes=(
+            Lookalike("shared_service", "There all machines are slow in the stage, or many at once."),
+            Lookalike("process_frozen", "There its process does not run at all."),
+            Lookalike("a first start", "A machine without the image or the packages in its cache loads all of them."),
+        ),
+        steps=(
+            HandStep("Which stage, and by how much?", "tocsin incidents show ID"),
+            HandStep("Image or packages: how fast are its disk and its network?", "iostat -x 1 5; ip -s link"),
+            HandStep("Does a name or a mirror answer late there and not on a peer?", "getent hosts MIRROR"),
+            HandStep("Model or checkpoint: is its storage slow (PATH is the checkpoint)?", "timeout 60 ls -l PATH"),
+            HandStep(
+                "MIRROR is the package mirror. One late start needs a look, three of the last five need a drain.",
+                'scontrol update NodeName=HOST State=DRAIN Reason="tocsin ID"',
+            ),
+        ),
+    ),
+    Runbook(
         "unknown",
         signs=(
             "The evidence names a machine and not why: it is slower than its peers, or the others wait for it.",
