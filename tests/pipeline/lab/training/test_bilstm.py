@@ -50,9 +50,13 @@ def folders(base: Path, tables: Sequence[str], healthy: int = 12, seconds: int =
 
 
 @cache
-def fitted(base: Path, tables: tuple[str, ...]) -> FittedNetworks:
+def fitted(base: Path, tables: tuple[str, ...]) -> tuple[FittedNetworks, list[tuple[str, int, int]]]:
+    """What came out, and what was told of the progress."""
     torch.set_num_threads(1)
-    return fit_bilstm(looked(folders(base, tables)), float("inf"), serial, config=SMALL)
+    reported: list[tuple[str, int, int]] = []
+    data = looked(folders(base, tables))
+    found = fit_bilstm(data, float("inf"), serial, config=SMALL, on_progress=lambda *one: reported.append(one))
+    return found, reported
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +68,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_network_taught_by_healthy_time_names_the_slow_rank_of_an_unseen_job(
     base: Path, tables: tuple[str, ...], family: str
 ) -> None:
-    found = fitted(base / family, tables)
+    found, _ = fitted(base / family, tables)
     runner = runner_of("bilstm", {"bilstm": encode_bilstm(found.choice.thing)})
     opinion = runner.judge(traced(400, 77, slow_from=200, tables=tables))
     quiet = runner.judge(traced(400, 78, tables=tables))
@@ -80,7 +84,7 @@ def test_a_network_taught_by_healthy_time_names_the_slow_rank_of_an_unseen_job(
 
 
 def test_a_line_is_chosen_on_the_recordings_with_a_truth(base: Path) -> None:
-    found = fitted(base / "phases", STEPS_ONLY)
+    found, _ = fitted(base / "phases", STEPS_ONLY)
 
     assert found.line_factor in bilstm.LINE_FACTORS
     assert (found.choice.score.hit_count, found.choice.score.missed_count, found.choice.score.false_count) == (1, 0, 0)
@@ -178,9 +182,7 @@ def test_the_same_seed_gives_the_same_file_and_another_one_another(base: Path) -
 
 
 def test_progress_tells_each_stage(base: Path) -> None:
-    reported: list[tuple[str, int, int]] = []
-    data = looked(folders(base / "phases", STEPS_ONLY))
-    fit_bilstm(data, float("inf"), serial, config=SMALL, on_progress=lambda *one: reported.append(one))
+    _, reported = fitted(base / "phases", STEPS_ONLY)
 
     assert list(dict.fromkeys(what for what, _, _ in reported)) == [
         "operation names",
