@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -49,6 +50,12 @@ def tocsin(data: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@cache
+def read(data: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """What a command says of a folder in which nothing changes: it is run once, as each start of chDB takes seconds."""
+    return tocsin(data, *args)
+
+
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
     data = tmp_path_factory.mktemp("data")
@@ -57,7 +64,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
 
 
 def test_incidents_of_a_folder(filled: Path) -> None:
-    done = tocsin(filled, "incidents")
+    done = read(filled, "incidents")
     count, _, head, row, *_ = done.stdout.splitlines()
     assert count == "1 incident now"
     assert head.split() == ["ID", "AGE", "STATE", "JOB", "MACHINE", "WHAT", "ACTION"]
@@ -70,12 +77,12 @@ def test_incidents_of_a_folder(filled: Path) -> None:
         "restart process of rank 3 of job job-1",
     ):
         assert said in row
-    rows = [json.loads(line) for line in tocsin(filled, "incidents", "--all", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in read(filled, "incidents", "--all", "--json").stdout.splitlines()]
     assert {row["verdict_id"] for row in rows} == {"a", "b", "unrenewed"}
 
 
 def test_json_has_the_columns_of_the_view(filled: Path) -> None:
-    shown = [json.loads(line) for line in tocsin(filled, "incidents", "--json").stdout.splitlines()]
+    shown = [json.loads(line) for line in read(filled, "incidents", "--json").stdout.splitlines()]
     query = "SELECT * FROM tocsin.incidents_current WHERE verdict_id = 'a'"
     viewed = [json.loads(line) for line in tocsin(filled, "sql", query, "--format", "JSONEachRow").stdout.splitlines()]
     assert [list(row) for row in shown] == [list(row) for row in viewed]
@@ -86,7 +93,7 @@ def test_json_has_the_columns_of_the_view(filled: Path) -> None:
 
 
 def test_json_tells_the_same_action_as_the_table(filled: Path) -> None:
-    [row] = [json.loads(line) for line in tocsin(filled, "incidents", "--json").stdout.splitlines()]
+    [row] = [json.loads(line) for line in read(filled, "incidents", "--json").stdout.splitlines()]
     assert row["action"] == "restart process of rank 3 of job job-1 (proposed)"
 
 
@@ -98,13 +105,13 @@ def test_json_names_no_machine_as_target_of_what_is_not_its_fault(cause: str, ki
 
 
 def test_times_have_a_zone(filled: Path) -> None:
-    rows = [json.loads(line) for line in tocsin(filled, "incidents", "--all", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in read(filled, "incidents", "--all", "--json").stdout.splitlines()]
     for row in rows:
         for name in ("since", "opened", "detected"):
             assert row[name].endswith("Z")
             assert datetime.fromisoformat(row[name]).utcoffset() == timedelta(0)
     assert {row["since"] for row in rows} == {"2025-10-31T23:59:50.000Z"}
-    assert "since      2025-10-31T23:59:50Z" in tocsin(filled, "incidents", "show", "b").stdout
+    assert "since      2025-10-31T23:59:50Z" in read(filled, "incidents", "show", "b").stdout
 
 
 def test_without_an_engine_nothing_is_judged(filled: Path) -> None:
@@ -154,19 +161,19 @@ def test_a_drill_that_ends_in_order_leaves_its_mark(
 
 
 def test_what_nobody_renewed_is_no_now_and_has_an_end(filled: Path) -> None:
-    now = tocsin(filled, "incidents").stdout
+    now = read(filled, "incidents").stdout
     assert "unrenewed" not in now
-    everything = tocsin(filled, "incidents", "--all").stdout
+    everything = read(filled, "incidents", "--all").stdout
     for said in (" ENDED ", "LENGTH", "2025-11-01T00:09:50Z", "10 min 0 s", "expired"):
         assert said in everything
-    whole = tocsin(filled, "incidents", "show", "unr").stdout
+    whole = read(filled, "incidents", "show", "unr").stdout
     assert "(expired)" in whole
     assert "ended      2025-11-01T00:09:50Z, after 10 min 0 s" in whole
-    assert "ended      2025-10-31T23:59:55Z, after 5 s" in tocsin(filled, "incidents", "show", "b").stdout
+    assert "ended      2025-10-31T23:59:55Z, after 5 s" in read(filled, "incidents", "show", "b").stdout
 
 
 def test_one_incident_in_full(filled: Path) -> None:
-    whole = tocsin(filled, "incidents", "show", "a").stdout
+    whole = read(filled, "incidents", "show", "a").stdout
     assert whole.startswith("host n3 (rank 3): process frozen since ")
     assert "7 peers wait in all_reduce #41" in whole
 
