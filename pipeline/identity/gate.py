@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tocsin.pipeline.identity.key_trouble import KeyFileWatch
 from tocsin.pipeline.identity.peers import Peer
 from tocsin.pipeline.identity.principal import (
     BY_CERTIFICATE,
@@ -64,7 +65,11 @@ OWN_USER_ONLY: Final = GateConfig()
 
 
 class Gate:
-    """Decides which peers may sign in; one instance per listener."""
+    """Decides which peers may sign in; one instance per listener.
+
+    Attributes:
+        key_file: what is wrong with the file of credentials, None: there is no such file.
+    """
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class Gate:
         self._config = config
         self._make_nonce = make_nonce
         self._uids = config.uids | {os.geteuid(), 0}
+        self.key_file = None if config.store is None else KeyFileWatch(config.store.path)
 
     @property
     def trouble(self) -> str:
@@ -85,7 +91,11 @@ class Gate:
     def refresh(self) -> bool:
         """Reload the credentials if their file changed; return whether the valid credentials changed."""
         store = self._config.store
-        return store is not None and store.refresh()
+        if store is None or self.key_file is None:
+            return False
+        is_changed = store.refresh()
+        self.key_file.see(store, None, is_changed=is_changed)
+        return is_changed
 
     def meet(self, peer: Peer) -> PeerSignIn:
         """Start the sign-in of a new connection and return it.
@@ -118,7 +128,7 @@ class Gate:
         local, store = self._config.local, self._config.store
         is_local = local is not None and local.key_id == key_id
         found = local if is_local else None if store is None else store.find(key_id)
-        if found is None and store is not None and store.refresh():  # issued a moment ago
+        if found is None and store is not None and self.refresh():  # issued a moment ago
             found = store.find(key_id)
         if found is None or not found.secret:
             raise IdentityError(IdentityRefusal.UNKNOWN_KEY, f"key {key_id} is not known to this engine")

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from tocsin.pipeline.identity.action_signatures import ActionChecker
+from tocsin.pipeline.identity.key_trouble import KeyFileWatch
 from tocsin.pipeline.identity.verdict_signatures import VerdictChecker
 from tocsin.schemas.actions import Action
 from tocsin.schemas.credential_store import CredentialStore
 from tocsin.schemas.credentials import Credential
-from tocsin.schemas.formats.prometheus_text import Family, Sample
-
-_LOG = logging.getLogger("tocsin.identity")
-
-
-class KeyFileTrouble(StrEnum):
-    """What is wrong with a file of keys; label of a metric and field of logs."""
-
-    UNUSABLE = "key_file_unusable"
-    """It is missing, open to others or malformed: the keys that were read before stay in use."""
-    WITHOUT_KEYS = "key_file_without_keys"
-    """It has no key of the roles that are asked for, so nobody is believed."""
 
 
 class HasKeys(Protocol):
@@ -41,7 +28,7 @@ class HasKeys(Protocol):
 Checker = TypeVar("Checker", bound=HasKeys)
 
 
-class KeyFile(Generic[Checker]):
+class KeyFile(KeyFileWatch, Generic[Checker]):
     """A checker of signatures with the keys that a file holds now; it may be used from several threads.
 
     Attributes:
@@ -59,8 +46,7 @@ class KeyFile(Generic[Checker]):
         Raises:
             CredentialError: the file cannot be used.
         """
-        self.path = str(path)
-        self.trouble: KeyFileTrouble | None = None
+        super().__init__(path)
         self._store, self._make = CredentialStore(Path(path)), make
         self._checker = make(self._store.all())
         self._lock = threading.Lock()
@@ -76,18 +62,7 @@ class KeyFile(Generic[Checker]):
         is_changed = self._store.refresh()
         if is_changed:
             self._checker = self._make(self._store.all())
-            _LOG.info("keys read again", extra={"file": self.path, "key_count": len(self._checker.key_ids)})
-        trouble = None if self._checker.key_ids else KeyFileTrouble.WITHOUT_KEYS
-        if self._store.trouble:
-            trouble = KeyFileTrouble.UNUSABLE
-        if trouble is self.trouble:
-            return
-        self.trouble = trouble
-        if trouble is None:
-            _LOG.info("the key file can be used again", extra={"file": self.path})
-        else:
-            extra = {"reason": trouble.value, "file": self.path, "error": self._store.trouble}
-            _LOG.error("a key file is wrong", extra=extra)
+        self.see(self._store, len(self._checker.key_ids), is_changed=is_changed)
 
 
 class VerdictKeys(KeyFile[VerdictChecker]):
@@ -130,30 +105,3 @@ class ActionKeys(KeyFile[ActionChecker]):
     def check(self, value: bytes, header: bytes | None, now_ns: int) -> str:
         """See ``MessageChecker.check``."""
         return self.now().check(value, header, now_ns)
-
-
-class AnyKeyFile(Protocol):
-    """A file of keys, whatever it checks.
-
-    Attributes:
-        path: the file.
-        trouble: what is wrong with the file as it is now, None for nothing.
-    """
-
-    path: str
-    trouble: KeyFileTrouble | None
-
-    def now(self) -> object:
-        """Read the file again if it changed."""
-        ...
-
-
-def key_file_families(files: Iterable[AnyKeyFile]) -> Sequence[Family]:
-    """Return the metric of a process's key files: for each reason 1 if it holds, else 0."""
-    samples = []
-    for one in files:
-        one.now()
-        samples += [
-            Sample({"file": one.path, "reason": kind.value}, int(one.trouble is kind)) for kind in KeyFileTrouble
-        ]
-    return [Family("tocsin_key_file_trouble", "gauge", "1 if a file of keys is wrong, by reason.", tuple(samples))]

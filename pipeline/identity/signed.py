@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tocsin.pipeline.identity.key_trouble import KeyFileWatch
 from tocsin.pipeline.identity.principal import BY_SIGNATURE, Principal
 from tocsin.schemas.credential_store import CredentialStore
 from tocsin.schemas.credentials import ANY_NAME, Credential, Role
@@ -57,6 +58,7 @@ class SignedRecords:
             allow_player: whether a signer of role ``player`` may send records of any host.
         """
         self._store = store
+        self._watch = KeyFileWatch(store.path)
         self._allow_player = allow_player
         self._signers: dict[bytes, _KnownSigner] = {}
         self._controllers: ActionRecordChecker | None = None
@@ -73,8 +75,10 @@ class SignedRecords:
         return cls(CredentialStore(Path(config.credentials)), allow_player=config.allow_player)
 
     def refresh(self) -> None:
-        """Reload the credentials file if it changed."""
-        if self._store.refresh():
+        """Reload the credentials file if it changed, and log what became of it."""
+        is_changed = self._store.refresh()
+        self._watch.see(self._store, len(self._store.all()), is_changed=is_changed)
+        if is_changed:
             self._signers.clear()
             self._controllers = None
 

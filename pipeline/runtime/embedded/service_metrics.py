@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tocsin.pipeline.identity.key_trouble import key_file_families
 from tocsin.pipeline.incidents.standing import incident_families
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
@@ -36,6 +37,7 @@ def families_of(service: EngineService) -> list[Family]:
         *_state(service),
         *_gauges(service),
         *service.followers.families(),
+        *([] if service.server.key_file is None else key_file_families([service.server.key_file])),
     ]
 
 

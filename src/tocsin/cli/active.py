@@ -15,7 +15,7 @@ from tocsin.cli.kafka import add_kafka_arguments
 from tocsin.cli.logs import add_log_arguments, set_up_logs
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.identity.key_file import AnyKeyFile
+    from tocsin.pipeline.identity.key_trouble import AnyKeyFile
     from tocsin.pipeline.kafka.active import ActiveWork
     from tocsin.pipeline.kafka.seat import SeatConfig
     from tocsin.schemas.kafka.settings import KafkaSettings
@@ -54,7 +54,7 @@ def run_active(
     """
     set_up_logs(args)
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.identity.key_file import key_file_families
+    from tocsin.pipeline.identity.key_trouble import key_file_families
     from tocsin.pipeline.kafka.active import ActiveProcess
     from tocsin.pipeline.kafka.seat import kafka_seat
 

@@ -15,7 +15,8 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka.topics import ALERTS_STATE
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.identity.key_file import ActionKeys, AnyKeyFile
+    from tocsin.pipeline.identity.key_file import ActionKeys
+    from tocsin.pipeline.identity.key_trouble import AnyKeyFile
     from tocsin.pipeline.kafka.alert_work import ReadAction
 
 

@@ -23,7 +23,8 @@ from tocsin.schemas.kafka.topics import CONTROLLER_STATE
 
 if TYPE_CHECKING:
     from tocsin.pipeline.identity.action_signatures import AckChecker
-    from tocsin.pipeline.identity.key_file import AnyKeyFile, KeyFile
+    from tocsin.pipeline.identity.key_file import KeyFile
+    from tocsin.pipeline.identity.key_trouble import AnyKeyFile
     from tocsin.pipeline.kafka.action_work import ActionWork
     from tocsin.pipeline.kafka.fleet_work import FleetWork
     from tocsin.pipeline.kafka.topic_sink import Check

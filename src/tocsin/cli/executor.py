@@ -178,7 +178,8 @@ def _pages(address: str, client: ExecutorClient) -> MetricsPage | None:
     if not address:
         return None
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.identity.key_file import ActionKeys, key_file_families
+    from tocsin.pipeline.identity.key_file import ActionKeys
+    from tocsin.pipeline.identity.key_trouble import key_file_families
 
     def families() -> list[Family]:
         believed = client.keys.checker

@@ -21,7 +21,8 @@ from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, ALERTS_SENT, COVER
 
 if TYPE_CHECKING:
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.identity.key_file import AnyKeyFile, VerdictKeys
+    from tocsin.pipeline.identity.key_file import VerdictKeys
+    from tocsin.pipeline.identity.key_trouble import AnyKeyFile
     from tocsin.pipeline.kafka.topic_sink import TopicSink, TopicSinkConfig
     from tocsin.pipeline.kafka.verdicts import KafkaVerdicts
     from tocsin.pipeline.stores.clickhouse_address import ClickHouseAddress
@@ -145,7 +146,7 @@ def _page(
 ) -> MetricsPage:
     """Start and return the page with the metrics and the health of all sinks."""
     from tocsin.collectors.metrics_page import MetricsPage
-    from tocsin.pipeline.identity.key_file import key_file_families
+    from tocsin.pipeline.identity.key_trouble import key_file_families
 
     def families() -> list[Family]:
         found = [f for sink, source in parts for f in (*sink.families(), *source.families(sink.metric_prefix))]

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.pipeline.identity.key_file import ActionKeys, KeyFileTrouble, VerdictKeys, key_file_families
+from tocsin.pipeline.identity.gate import Gate, GateConfig
+from tocsin.pipeline.identity.key_file import ActionKeys, VerdictKeys
+from tocsin.pipeline.identity.key_trouble import KeyFileTrouble, key_file_families
 from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
+from tocsin.pipeline.identity.signed import SignedRecords
 from tocsin.pipeline.identity.verdict_signatures import VerdictSigner
-from tocsin.schemas.credential_store import write_credentials
+from tocsin.schemas.credential_store import CredentialStore, write_credentials
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import IdentityError
 
@@ -97,3 +100,44 @@ def test_actions_are_checked_with_the_present_keys(tmp_path: Path) -> None:
     controller = new_signing_key(Role.CONTROLLER, "c", 1)
     write_credentials(path, (public_half(controller),))
     assert keys.now().key_ids == (controller.key_id,)
+
+
+@pytest.mark.parametrize("what", ["gate", "records"])
+def test_the_gate_and_the_check_of_records_say_what_became_of_their_file(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tocsin.identity")
+    path = tmp_path / "keys.json"
+    write_credentials(path, (public_half(OLD),))
+    store = CredentialStore(path)
+    gate, records = Gate(GateConfig(store)), SignedRecords(store)
+    refresh = gate.refresh if what == "gate" else records.refresh
+    refresh()
+    assert caplog.messages == []
+    write_credentials(path, (public_half(OLD), public_half(NEW)))
+    refresh()
+    path.write_text("{")
+    for _ in range(3):
+        refresh()
+    assert caplog.messages == ["keys read again", "a key file is wrong"]
+    assert getattr(caplog.records[-1], "reason", "") == KeyFileTrouble.UNUSABLE.value
+    assert gate.key_file is not None
+    assert gate.key_file.trouble is (KeyFileTrouble.UNUSABLE if what == "gate" else None)
+    write_credentials(path, (public_half(NEW),))
+    refresh()
+    assert caplog.messages[2:] == ["keys read again", "the key file can be used again"]
+
+
+def test_a_gate_without_credentials_is_well_and_two_checkers_of_a_file_are_one_series(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    write_credentials(path, ())
+    gate = Gate(GateConfig(CredentialStore(path)))
+    gate.refresh()
+    assert gate.key_file is not None
+    assert gate.key_file.trouble is None
+    [family] = key_file_families([gate.key_file, VerdictKeys(path)])
+    assert {one.labels["reason"]: one.value for one in family.samples} == {
+        KeyFileTrouble.UNUSABLE.value: 0,
+        KeyFileTrouble.WITHOUT_KEYS.value: 1,
+    }
+    assert len(family.samples) == len(KeyFileTrouble)

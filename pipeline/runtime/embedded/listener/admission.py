@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tocsin.pipeline.identity.gate import Gate, GateConfig
+from tocsin.pipeline.identity.key_trouble import KeyFileWatch
 from tocsin.pipeline.identity.peers import peer_of
 from tocsin.pipeline.identity.principal import Principal
 from tocsin.schemas.credentials import Role
@@ -50,6 +51,11 @@ class Admission:
     def trouble(self) -> str:
         """Reason why the current credentials or certificates are not used, "" = they are used."""
         return self._gate.trouble or self._tls_trouble
+
+    @property
+    def key_file(self) -> KeyFileWatch | None:
+        """See ``Gate.key_file``."""
+        return self._gate.key_file
 
     def wrap(self, peer: socket.socket) -> socket.socket | TlsStream:
         """Return the stream for a new socket: the socket itself, or TLS on it whose handshake ``begin`` continues.

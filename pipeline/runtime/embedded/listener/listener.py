@@ -53,6 +53,7 @@ class AgentServer:
         commit: makes sure that the records taken outlive this process; until it returns True, none is acknowledged.
         address: where it listens, with the port that was chosen.
         has_tls: whether it speaks TLS on TCP.
+        key_file: what is wrong with the file of credentials, None: there is no such file.
         readers: questions of readers, and their answers.
         counters: numbers of connections, messages, refused records and dead letters.
         dead_letters: the last dead letters.
@@ -82,15 +83,14 @@ class AgentServer:
             EngineError: the address is taken.
             ConfigError: it is no address.
         """
-        self._engine = engine
-        self._now_ns, self._clock = now_ns, clock
+        self._engine, self._now_ns, self._clock = engine, now_ns, clock
         self.commit: Callable[[], bool] = lambda: True
         config = config or ServerConfig()
         self.has_tls = config.tls is not None
         self._limits = config.limits
         self._admission = Admission(config.gate, config.tls, now_ns)
-        self._book = ConnectionBook(config.limits)
-        self._quota = Quota(config.limits)
+        self.key_file = self._admission.key_file
+        self._book, self._quota = ConnectionBook(config.limits), Quota(config.limits)
         self._intake = Intake(config.intake, engine.has_open_verdict, engine.forget_job)
         self._selector = selectors.DefaultSelector()
         listener, self.address = listen(address, config.gate.socket_mode)
