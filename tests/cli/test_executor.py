@@ -51,6 +51,11 @@ def _state(life: ActingLife) -> list[ActionState]:
     return [one.state for one in life.actions_follower.shown if one.kind is not ActionKind.NOTIFY]
 
 
+def _connected(client: ExecutorClient) -> list[float]:
+    (family,) = [one for one in client.families() if one.name == "tocsin_executor_connected"]
+    return [sample.value for sample in family.samples]
+
+
 def _go_on(life: ActingLife, client: ExecutorClient, steps: int) -> None:
     for _ in range(steps):
         client.step()
@@ -60,6 +65,7 @@ def _go_on(life: ActingLife, client: ExecutorClient, steps: int) -> None:
 def test_a_fault_is_carried_out_to_its_end(life: ActingLife) -> None:
     target = StepTarget([0], KINDS)
     client = _client(life, target)
+    assert _connected(client) == [], "a replica that waits for its turn is not disconnected"
     client.step()
     life.job.kill(3)
     life.run(10)
@@ -67,7 +73,7 @@ def test_a_fault_is_carried_out_to_its_end(life: ActingLife) -> None:
     _go_on(life, client, 10)
     assert target.effects == list(STEPS)
     assert _state(life) == [ActionState.DONE]
-    assert client.is_connected
+    assert _connected(client) == [1]
     assert not client.troubles
     told = list(dict.fromkeys(one.state for one in life.changes if one.action.kind is ActionKind.RESTART))
     # it waits while its verdict is open

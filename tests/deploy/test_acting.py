@@ -34,6 +34,7 @@ from tocsin.schemas.kafka.topics import (
 )
 
 ACT = files.DEPLOY / "kubernetes-act"
+REPLICAS = files.DEPLOY / "kubernetes-executor"
 COMPOSE: dict[str, Any] = yaml.safe_load((files.DEPLOY / "compose-act.yaml").read_text("utf-8"))
 SCHEMA = json.loads((Path(__file__).parent / "compose-spec.json").read_text("utf-8"))
 UNITS = [name for name in TARGETS if name != "kubernetes"]  # that one runs in the cluster whose nodes it changes
@@ -55,9 +56,18 @@ def patched(name: str, container: str) -> tuple[dict[str, Any], dict[str, str]]:
     return pod, {variable["name"]: variable["value"] for variable in one["env"]}
 
 
-def executor() -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """The pod of the executor, its container, and its variables."""
-    settings, deployment, _ = objects("executor-job.yaml")
+def replicas() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The objects that run the executor for Kubernetes, and those of its rights."""
+    found = (
+        yaml.safe_load_all((REPLICAS / name).read_text("utf-8")) for name in ("executor-kubernetes.yaml", "rbac.yaml")
+    )
+    running, rights = (list(one) for one in found)
+    return running, rights
+
+
+def executor(found: list[dict[str, Any]] | None = None) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """The pod of an executor (that for jobs), its container, and its variables."""
+    settings, deployment, *_ = found or objects("executor-job.yaml")
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     keys = {one["name"]: one["valueFrom"]["configMapKeyRef"] for one in container["env"]}
@@ -72,6 +82,8 @@ def calls() -> Iterator[Command]:
         yield Command(f"systemd: {target}", tuple(unit["ExecStart"][0].split()[1:]), environment)
     _, container, environment = executor()
     yield Command("kubernetes-act: executor-job", tuple(container["args"]), environment)
+    _, container, environment = executor(replicas()[0])
+    yield Command("kubernetes-executor", tuple(container["args"]), environment)
     for name, service in COMPOSE["services"].items():
         command = tuple(service.get("command") or files.compose()["services"][name]["command"])
         yield Command(f"compose-act.yaml: {name}", command, service["environment"])
@@ -88,7 +100,7 @@ def test_the_command_line_takes_each_call_and_has_all_that_acting_needs(
 
     if command.arguments[0] == "executor":
         assert args.token_file
-        assert args.metrics_listen.endswith((":9446", ":9447", ":9448", ":9449"))
+        assert args.metrics_listen.endswith((":9446", ":9447", ":9448", ":9449", ":9450"))
     else:
         assert args.act, command.where
     wanted = ("controller_key", "credentials", "verdict_keys") if args_of(command) == "controller" else ()
@@ -145,6 +157,58 @@ def test_the_executor_has_no_right_that_it_does_not_need() -> None:
     open_ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
     assert open_ports == {int(environment["TOCSIN_KAFKA"].rpartition(":")[2]), 8780}
     assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} == {9447}
+
+
+def test_the_executor_for_kubernetes_has_two_replicas_and_one_lease_that_it_alone_may_take() -> None:
+    (settings, deployment, budget, policy), rights = replicas()
+    pod, container, environment = executor(replicas()[0])
+    name = deployment["metadata"]["name"]
+
+    assert deployment["spec"]["replicas"] == 2
+    assert budget["spec"]["minAvailable"] == 1
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for selector in (deployment["spec"]["selector"], budget["spec"]["selector"], policy["spec"]["podSelector"]):
+        assert selector["matchLabels"].items() <= labels.items()
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (name, True)
+    assert {one["kind"] for one in rights} == {
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+    }
+    for one in rights:
+        assert all(
+            who == {"kind": "ServiceAccount", "name": name, "namespace": "tocsin"} for who in one.get("subjects", ())
+        )
+        for rule in one.get("rules", ()):
+            assert "*" not in {*rule["verbs"], *rule["resources"], *rule["apiGroups"]}
+            assert not {"secrets", "pods/exec"} & set(rule["resources"])
+            assert set(rule["resources"]) != {"pods"} or rule["verbs"] == ["list"]
+    (lease,) = [rule["resourceNames"] for one in rights for rule in one.get("rules", ()) if "resourceNames" in rule]
+    assert container["args"][container["args"].index("--lease") + 1] == f"tocsin/{lease[0]}"
+    assert "readinessProbe" not in container, "a replica that waits for its turn exchanges nothing"
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert [port["containerPort"] for port in container["ports"]] == [9450]
+    assert {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]} == {
+        int(environment["TOCSIN_KAFKA"].rpartition(":")[2]),
+        443,
+        6443,
+    }
+    same = executor()
+    assert pod["securityContext"] == same[0]["securityContext"]
+    assert container["securityContext"] == same[1]["securityContext"]
+    assert settings["data"]["kafka.toml"] == objects("executor-job.yaml")[0]["data"]["kafka.toml"]
+
+
+def test_the_folder_of_the_executor_for_kubernetes_names_each_file_and_its_image_has_the_client() -> None:
+    named = yaml.safe_load((REPLICAS / "kustomization.yaml").read_text("utf-8"))["resources"]
+    assert {*named, "kustomization.yaml"} == {path.name for path in REPLICAS.iterdir()}
+    assert "[engine,kubernetes]" in (files.DEPLOY / "Dockerfile").read_text("utf-8")
+    documented = files.DOCS.read_text("utf-8")
+    for volume in executor(replicas()[0])[0]["volumes"]:
+        if "secret" in volume:
+            assert f"-n tocsin create secret generic {volume['secret']['secretName']} " in documented
 
 
 def test_the_executor_s_kafka_settings_are_read(tmp_path: Path) -> None:

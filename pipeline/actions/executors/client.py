@@ -283,14 +283,17 @@ class ExecutorClient:
         return sent
 
     def families(self) -> Sequence[Family]:
-        """Return the metrics: whether the engine answers, what was said, and what has no effect."""
+        """Return the metrics: whether the engine answers, what was said, and what has no effect.
+
+        A replica that has not had its turn yet exchanged nothing, and says nothing of a connection.
+        """
         said = tuple(Sample({"said": kind, "reason": reason}, n) for (kind, reason), n in sorted(self._said.items()))
         troubles = tuple(Sample({"reason": kind.value}, n) for kind, n in sorted(self.troubles.items()))
         counts: Counter[str] = Counter()
         for core in self._cores:
             counts.update({reason.value: count for reason, count in core.left_out.items()})
         left_out = tuple(Sample({"reason": reason}, n) for reason, n in sorted(counts.items()))
-        connected = (Sample({}, int(bool(self.is_connected))),)
+        connected = () if self.is_connected is None else (Sample({}, int(self.is_connected)),)
         return [
             Family("tocsin_executor_connected", "gauge", "1 if the engine answered last.", connected),
             Family("tocsin_executor_acks_total", "counter", "What the executor said of actions.", said),

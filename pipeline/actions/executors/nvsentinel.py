@@ -24,9 +24,9 @@ from tocsin.schemas.formats.nvsentinel import HealthEvent, ProcessingStrategy, h
 from tocsin.schemas.verdicts import ActionKind
 
 KINDS: Final = frozenset(
-    {ActionKind.NOTIFY, ActionKind.PROBE, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.RESET_GPU, ActionKind.REBOOT}
+    {ActionKind.NOTIFY, ActionKind.DRAIN, ActionKind.EVICT, ActionKind.RESET_GPU, ActionKind.REBOOT}
 )
-"""What NVSentinel can be asked for, if it may act."""
+"""What NVSentinel can be asked for, if it may act. A ``probe`` is its result, and NVSentinel tells none."""
 STORED_KINDS: Final = frozenset({ActionKind.NOTIFY})
 """What an event that is only stored can do: be read by somebody."""
 
@@ -101,6 +101,9 @@ class NvSentinelTarget:
 
     def look(self, action: Action) -> Look:
         """See ``TargetSystem.look``. ``DONE`` says that NVSentinel has been told, not that the node is out of use."""
+        if action.kind is ActionKind.PROBE:
+            detail = "NVSentinel tells nobody what a check found: tocsin executor preflight carries probes out"
+            return Look(Stage.REFUSED, ExecutorReason.RESULT_NOT_TOLD, detail=detail)
         if action.kind not in self.kinds:
             return Look(Stage.REFUSED, ExecutorReason.KIND_NOT_DONE_HERE)
         if not action.target.machines:

@@ -28,7 +28,6 @@ ACTION_ENTITY: Final = "TOCSIN_ACTION"
 RECOMMENDED: Final[Mapping[ActionKind, RecommendedAction]] = MappingProxyType(
     {
         ActionKind.NOTIFY: RecommendedAction.NONE,
-        ActionKind.PROBE: RecommendedAction.RUN_DCGMEUD,
         ActionKind.DRAIN: RecommendedAction.NONE,
         ActionKind.EVICT: RecommendedAction.NONE,
         ActionKind.RESET_GPU: RecommendedAction.COMPONENT_RESET,

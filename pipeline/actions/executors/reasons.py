@@ -71,6 +71,8 @@ class ExecutorReason(StrEnum):
     """``ReturnToService=2``: after the reboot Slurm would give the node to jobs before anybody looked at it."""
     NO_REBOOT_PROGRAM = "no_reboot_program"
     KIND_NOT_DONE_HERE = "kind_not_done_here"
+    RESULT_NOT_TOLD = "result_not_told"
+    """The system takes the request, and tells nobody what came of it."""
     TARGET_REFUSED = "target_refused"
     """The system refused, in words of its own."""
     FORBIDDEN = "forbidden"

@@ -74,6 +74,15 @@ def test_what_concerns_the_job_is_refused(kind: ActionKind) -> None:
     assert (look.stage, look.reason) == (Stage.REFUSED, ExecutorReason.KIND_NOT_DONE_HERE)
 
 
+@pytest.mark.parametrize("config", [EXECUTE, NvSentinelConfig()])
+def test_a_probe_whose_result_nobody_tells_is_not_claimed(config: NvSentinelConfig) -> None:
+    target = NvSentinelTarget(config, _Kept())
+    assert ActionKind.PROBE not in target.kinds
+    look = target.look(action_on("n1", kind=ActionKind.PROBE))
+    assert (look.stage, look.reason) == (Stage.REFUSED, ExecutorReason.RESULT_NOT_TOLD)
+    assert "tocsin executor preflight" in look.detail
+
+
 def test_a_connector_that_is_away_leaves_the_action_untouched() -> None:
     connector = _Kept()
     target = NvSentinelTarget(EXECUTE, connector)

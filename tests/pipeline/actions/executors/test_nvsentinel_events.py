@@ -41,7 +41,6 @@ def test_a_strategy_that_means_leave_to_act_is_refused() -> None:
         (ActionKind.DRAIN, RecommendedAction.NONE, True),
         (ActionKind.REBOOT, RecommendedAction.RESTART_BM, True),
         (ActionKind.RESET_GPU, RecommendedAction.COMPONENT_RESET, True),
-        (ActionKind.PROBE, RecommendedAction.RUN_DCGMEUD, False),
         (ActionKind.NOTIFY, RecommendedAction.NONE, False),
     ],
 )
@@ -51,8 +50,8 @@ def test_each_kind_asks_for_one_thing(kind: ActionKind, recommended: Recommended
     assert event.generated_ns == ISSUED_NS
 
 
-@pytest.mark.parametrize("kind", [ActionKind.RESTART, ActionKind.ROLLBACK, ActionKind.REPLAY])
-def test_what_concerns_the_job_alone_is_not_told(kind: ActionKind) -> None:
+@pytest.mark.parametrize("kind", [ActionKind.RESTART, ActionKind.ROLLBACK, ActionKind.REPLAY, ActionKind.PROBE])
+def test_what_concerns_the_job_alone_and_what_has_no_result_is_not_told(kind: ActionKind) -> None:
     assert unhealthy_events(action_on("n1", kind=kind), EXECUTE) == ()
     assert healthy_events(action_on("n1", kind=kind), EXECUTE) == ()
 
