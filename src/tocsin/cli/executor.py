@@ -133,6 +133,9 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
     if credential is None or channel is None:
         must = "the engine's address, or --kafka, with --token-file (tocsin token issue NAME --role executor)"
         raise ConfigError("--engine", args.engine, must)
+    clusters = list(dict.fromkeys(args.cluster or ["default"]))
+    if "" in clusters:
+        raise ConfigError("--cluster", "", "the name of a cluster")
     if credential.name == ANY_NAME:
         raise ConfigError("--token-file", args.token_file, "a credential with a name: acks are said in it")
     keys = ExecutorKeys(AckSigner(credential), controller_keys(args.controller_keys))
@@ -140,9 +143,7 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
     target = TARGETS[args.target].make(args, signed)
     if turn is not None:
         target = TurnTarget(target, turn)
-    configs = [
-        ExecutorConfig(cluster, credential.name, target.kinds) for cluster in dict.fromkeys(args.cluster or ["default"])
-    ]
+    configs = [ExecutorConfig(cluster, credential.name, target.kinds) for cluster in clusters]
     return ExecutorClient(configs, channel, keys, target, time.time_ns, signed)
 
 
