@@ -67,7 +67,7 @@ def _add_announce(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``announce``."""
     text = "a detector: one of its models in the registry; with --detector: a model's file (docs/models.md)"
     parser.add_argument("subject", metavar="DETECTOR|FILE", help=text)
-    parser.add_argument("--detector", metavar="NAME", help="with a file: which detector it is for: peers, steps")
+    parser.add_argument("--detector", metavar="NAME", help="with a file: which detector it is for, e.g. peers")
     text = "which version (default: the current one); with a file: its name for people (default: of its sha256)"
     parser.add_argument("--version", metavar="TEXT", help=text)
     parser.add_argument("--format", metavar="NAME/N", help="with a file: how it is written (default: this program's)")

@@ -111,7 +111,8 @@ def _train(args: argparse.Namespace, own: Path, executor: Executor, shown: Shown
     if args.defaults:
         from tocsin.pipeline.lab.training.simulated import write_defaults
 
-        shown.say("simulating the recordings of the default models")
+        left_out = "drills are left out: they are not the same bytes from the same seed"
+        shown.say(f"simulating the recordings of the default models; {left_out}")
         write_defaults(own, args.seed, executor, on_progress=shown.on_progress)
         paths, source = [own], [f"tocsin train --defaults --seed {args.seed}"]
     if args.from_kafka:
