@@ -51,7 +51,7 @@ CAUSES: dict[str, Cause] = {
         Cause("cpu_contention", "machine", _A.DRAIN, "the rank's process does not get the CPU it needs"),
         Cause("network_slow", "machine", _A.DRAIN, "every group of this rank moves data slower than the others"),
         Cause(
-            "startup_slow", "machine", _A.DRAIN, "the machine takes much longer than its peers for a stage of a start"
+            "startup_slow", "program", _A.NOTIFY, "the machine takes much longer than its peers for a stage of a start"
         ),
         Cause("process_exit", "program", _A.RESTART, "a rank's process ended, and the others depend on it"),
         Cause(
