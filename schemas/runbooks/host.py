@@ -108,7 +108,7 @@ HOST_RUNBOOKS: Final = (
             HandStep("Does a name or a mirror answer late there and not on a peer?", "getent hosts MIRROR"),
             HandStep("Model or checkpoint: is its storage slow (PATH is the checkpoint)?", "timeout 60 ls -l PATH"),
             HandStep(
-                "MIRROR is the package mirror. One late start needs a look, three of the last five need a drain.",
+                "MIRROR is the package mirror. One late start needs a look; after three of the last five, drain it.",
                 'scontrol update NodeName=HOST State=DRAIN Reason="tocsin ID"',
             ),
         ),

@@ -2,7 +2,7 @@
 
 The rule is that of ``models/startup`` (after Bootseer): hosts are compared with those that have ended the same stage.
 Where all are slow by earlier starts of the job, what they share is to blame and no host. A host that was late in the
-same stage in three of its last five starts is worth a drain; a single late start is worth a note.
+same stage in three of its last five starts is worth a drain by hand, and its evidence says so; all are notes.
 """
 
 from __future__ import annotations
