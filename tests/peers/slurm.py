@@ -137,7 +137,7 @@ class Slurm:
         connection is noticed only after that connection.
         """
         daemon = self.daemons.pop(name)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while daemon.poll() is None:
             assert time.monotonic() < deadline, f"{name} does not end: {self.log()}"
             daemon.send_signal(number)
@@ -197,7 +197,7 @@ class Slurm:
     def hosts_of(self, job_id: int) -> tuple[str, ...]:
         return self.cluster.hosts(self.job(job_id).nodes)
 
-    def until(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
+    def until(self, done: Callable[[], bool], seconds: float = 60.0) -> None:
         """Until it is so; an assertion fails with Slurm's log where it does not come to that."""
         deadline = time.monotonic() + seconds
         while not done():
