@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tocsin.pipeline.actions.config import BreakerConfig, ns
 from tocsin.pipeline.actions.guards.guard import ActionCase, GuardOutcome, Ruling
+from tocsin.pipeline.actions.guards.return_checks import RETURN_RULE
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.schemas.actions import HARD_KINDS
 from tocsin.schemas.verdicts import ActionKind, FaultKind
@@ -38,7 +39,8 @@ class BreakerGuard:
     """Holds actions of a class that too many hosts or jobs show at once; other classes go on.
 
     Machines that are taken, machines that are checked, and running jobs that are stopped count apart. A restart, a
-    rollback or a check does not count where the verdict says that the job has failed already: it stops nothing.
+    rollback or a check does not count where the verdict says that the job has failed already: it stops nothing. Nor
+    does a check before a return: no job uses the machine.
     After a time it lets one action through, and one more after each further such time. It closes when the flood is
     over for that time. What waits behind it is judged anew, and expires by its own deadline.
     """
@@ -134,7 +136,8 @@ def _group(case: ActionCase) -> str:
     kind = case.action.kind
     if kind in HARD_KINDS:
         return _TAKEN
-    if kind is ActionKind.NOTIFY or case.tracked.verdict.fault is FaultKind.FAIL_STOP:
+    is_free = case.tracked.verdict.fault is FaultKind.FAIL_STOP or case.action.rule == RETURN_RULE
+    if kind is ActionKind.NOTIFY or is_free:
         return ""
     return _CHECKED if kind is ActionKind.PROBE else _STOPPED
 

@@ -45,7 +45,7 @@ class VerdictFacts:
 
     @property
     def is_hardware_code(self) -> bool:
-        """Whether the verdict rests on a code that is about the hardware: an exception beside it is what followed."""
+        """Whether the verdict rests on a code about the hardware. The program's exception is then its consequence."""
         return self.code is not None and CODE_ACTIONS[self.code.action] >= HARDWARE_RANK
 
 

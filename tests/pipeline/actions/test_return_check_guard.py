@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.pipeline.actions.kit import CLUSTER, JOB, Stage, verdict_on
+from tests.pipeline.actions.kit import CLUSTER, JOB, LIVE, Stage, verdict_on
 from tocsin.pipeline.actions.guards.return_checks import RETURN_RULE
 from tocsin.schemas.action_events import AckKind, ActionEvent, Approval, HumanChange, HumanChangeKind, JobFacts
 from tocsin.schemas.action_states import ActionState
@@ -78,3 +78,13 @@ def test_of_a_group_only_the_machines_that_are_free_are_checked() -> None:
     stage.at(610)
     checks = [one for one in stage.controller.actions() if one.rule == RETURN_RULE]
     assert [(one.target.hosts, one.state) for one in checks] == [(("n11",), S.APPROVED)]
+
+
+def test_many_checks_before_a_return_are_no_flood() -> None:
+    stage = Stage(replace(LIVE, machine_budgets=()))
+    for index in range(1, 7):
+        stage.judge(verdict_on(f"n{index}", name=f"v{index}", cause=f"c{index}"))
+        stage.carry_out(stage.on_host(f"n{index}"))
+    stage.at(610)
+    checks = [one for one in stage.controller.actions() if one.rule == RETURN_RULE]
+    assert [one.state for one in checks] == [S.APPROVED] * 6
