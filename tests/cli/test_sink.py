@@ -344,6 +344,7 @@ def test_while_the_database_is_away_what_waits_is_counted_and_a_dropped_table_is
     backend.close()
     topic.say(verdict("dropped"))
     wait_until(lambda: _ids(endpoint) == {"dropped"}, 60)
+    wait_until(committed(topic), 60)  # its actions are written after its incident: else it is still in hand
 
     endpoint.stop()
     topic.say(verdict("held"))
