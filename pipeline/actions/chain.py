@@ -19,6 +19,7 @@ from tocsin.pipeline.actions.guards.incarnation import IncarnationGuard
 from tocsin.pipeline.actions.guards.planned_work import PlannedWorkGuard
 from tocsin.pipeline.actions.guards.recent_changes import RecentChangeGuard
 from tocsin.pipeline.actions.guards.return_checks import ReturnCheckGuard
+from tocsin.pipeline.actions.guards.running_jobs import RunningJobGuard
 from tocsin.pipeline.actions.guards.spares import SpareGuard
 from tocsin.pipeline.actions.guards.staleness import StalenessGuard
 from tocsin.pipeline.actions.guards.witnesses import WitnessGuard
@@ -34,6 +35,7 @@ class GuardChain:
         wrong_detectors: detectors that were proved wrong.
         breaker: the breakers of the classes.
         classes: unproven actions of the classes.
+        running_jobs: jobs that have failed.
     """
 
     def __init__(self, maintenance: MaintenanceBook) -> None:
@@ -46,6 +48,7 @@ class GuardChain:
         self.wrong_detectors = WrongDetectorGuard()
         self.breaker = BreakerGuard()
         self.classes = UnprovenClassGuard()
+        self.running_jobs = RunningJobGuard()
         self.guards: Sequence[Guard] = (
             StalenessGuard(),
             IncarnationGuard(),
@@ -64,6 +67,7 @@ class GuardChain:
             ExecutorGuard(),
             DryRunGuard(),
             ApprovalGuard(),
+            self.running_jobs,
             LeafGuard(),
             self.classes,
         )
@@ -88,6 +92,7 @@ class GuardChain:
             "wrong_detectors": self.wrong_detectors.to_state(),
             "breaker": self.breaker.to_state(),
             "classes": self.classes.to_state(),
+            "running_jobs": self.running_jobs.to_state(),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -96,3 +101,4 @@ class GuardChain:
         self.wrong_detectors.load_state(state["wrong_detectors"])
         self.breaker.load_state(state["breaker"])
         self.classes.load_state(state["classes"])
+        self.running_jobs.load_state(state.get("running_jobs", ()))  # a state of before has none

@@ -131,6 +131,7 @@ class ActionController:
         """Take one update of a verdict; an update that was seen, or is older than one that was, changes nothing."""
         if not self._intake.is_news(verdict):
             return []
+        self._desk.chain.running_jobs.take_verdict(verdict)
         proposals = self._ladder.on_verdict(verdict, now_ns)
         self._intake.take_verdict(verdict, proposals, now_ns)
         return self._published(now_ns)

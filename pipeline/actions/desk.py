@@ -23,6 +23,7 @@ _PAGED_AT_ONCE: Final = frozenset(
         ActionReason.DETECTOR_WRONG,
         ActionReason.POLICY_ASKS,
         ActionReason.KIND_ASKS,
+        ActionReason.JOB_RUNS,
         ActionReason.CLASS_UNPROVEN,
         ActionReason.LEAF_ASKS,
     }

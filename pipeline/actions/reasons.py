@@ -26,6 +26,7 @@ class ActionReason(NamedReason):
     # a person has to approve it
     POLICY_ASKS = "policy_asks", "The policy asks a person to approve this."
     KIND_ASKS = "kind_asks", "Actions of this kind are approved by a person."
+    JOB_RUNS = "job_runs", "A job works on a machine that is to be checked under load: a person decides."
     CLASS_UNPROVEN = "class_unproven", "Two actions of this class were never proved right: a person decides on more."
     LEAF_ASKS = "leaf_asks", "All machines behind one switch are concerned: a person decides."
     NO_APPROVER = "no_approver", "Nobody approved it before its approval deadline."

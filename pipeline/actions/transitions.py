@@ -60,7 +60,7 @@ class ActionTransition:
 
 _T, _By = ActionTransition, ActionTrigger
 
-ASKING: Final = (R.POLICY_ASKS, R.KIND_ASKS, R.CLASS_UNPROVEN, R.LEAF_ASKS)
+ASKING: Final = (R.POLICY_ASKS, R.KIND_ASKS, R.JOB_RUNS, R.CLASS_UNPROVEN, R.LEAF_ASKS)
 """Reasons for which a person has to approve an action."""
 HOLDING: Final = (
     R.NOT_HARD_ENOUGH,

@@ -26,7 +26,9 @@ from tocsin.pipeline.incidents.maintenance import MaintenanceBook
 ROOT = Path(__file__).parents[2]
 WITHOUT = "TOCSIN_TEST_WITHOUT_GUARD"
 """Environment variable that ``tests/pipeline/actions/conftest.py`` obeys."""
-TESTS = tuple(f"tests/pipeline/actions/test_{name}.py" for name in ("guards", "return_check_guard", "controller"))
+TESTS = tuple(
+    f"tests/pipeline/actions/test_{name}.py" for name in ("guards", "running_jobs", "return_check_guard", "controller")
+)
 PROPERTY = "tests/pipeline/actions/test_properties.py"
 
 

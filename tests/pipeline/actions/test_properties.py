@@ -37,7 +37,7 @@ from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
-from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, VerdictState
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, FaultKind, VerdictState
 
 S = ActionState
 hosts = st.sampled_from(HOSTS)
@@ -77,6 +77,13 @@ class ActionMachine(RuleBasedStateMachine):
     )
     def strike(self, host: str, kind: ActionKind, cause: str, has_witnesses: bool, state: VerdictState) -> None:
         self._strike((host,), kind, cause, has_witnesses=has_witnesses, state=state)
+
+    @rule(host=hosts, cause=causes)
+    def suspect_of_slowness(self, host: str, cause: str) -> None:
+        """A machine is to be checked, and its job may go on."""
+        self.recover()
+        self._strike((host,), ActionKind.PROBE, cause, fault=FaultKind.FAIL_SLOW)
+        self._carry_out_newest()
 
     @rule()
     def recover(self) -> None:

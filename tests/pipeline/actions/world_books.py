@@ -18,8 +18,8 @@ from tocsin.schemas.action_events import Ack, ActionEvent
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import HARD_KINDS, REMOVING_KINDS, Action, action_id_of
 from tocsin.schemas.operator_notes import Maintenance
-from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import ActionKind, Verdict, VerdictState
+from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.verdicts import ActionKind, FaultKind, Verdict, VerdictState
 
 S = ActionState
 T0 = 1_800_000_000 * NS_PER_SECOND
@@ -127,6 +127,12 @@ class WorldBooks:
         began = {one.action_id for one in self.log if one.state in {S.STARTED, S.DONE}}
         return action.action_id in began
 
+    def has_failed(self, job: JobKey) -> bool:
+        """Whether a verdict that stands says that an attempt has failed."""
+        live = {VerdictState.OPEN, VerdictState.CONFIRMED}
+        known = [one for one in self.verdicts.values() if (one.job, one.fault) == (job, FaultKind.FAIL_STOP)]
+        return any(one.state in live for one in known)
+
     def is_taken(self, action: Action) -> bool:
         """Whether an action took machines away, as far as the controller was told, and they did not come back."""
         return (
@@ -183,6 +189,8 @@ class WorldBooks:
             assert not 0 <= age_ns < 6 * NS_PER_SECOND, f"{what}: the verdict is open"
         if action.kind in self.config.approval_kinds or action.target.is_leaf():
             assert action.action_id in self.approved, f"{what}: nobody approved it"
+        if action.kind is ActionKind.PROBE and action.action_id not in self.approved:
+            assert self.has_failed(job := action.target.job), f"{what}: job {job.job_id} goes on"
         assert (
             self.work is None
             or not self.work.is_on(self.now_ns)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.pipeline.actions.kit import JOB, T0, verdict_on
+from tests.pipeline.actions.kit import CLUSTER, JOB, T0, verdict_on
 from tests.pipeline.actions.policy.samples import event, ladder, verdict
-from tests.pipeline.kafka.action_kit import ActionWorld
+from tests.pipeline.kafka.action_kit import ANN, ActionWorld
 from tocsin.pipeline.actions.config import ControllerConfig
-from tocsin.schemas.action_events import AckKind
+from tocsin.schemas.action_events import AckKind, Approval
 from tocsin.schemas.kafka.topics import EVENTS
 from tocsin.schemas.records import NS_PER_SECOND, Tick
 from tocsin.schemas.verdicts import ActionKind, VerdictState
@@ -39,6 +39,11 @@ def test_a_repeated_code_of_user_programs_leads_to_a_probe_also_after_another_pr
     world.alive()
     world.run(10)
     [probe] = {one.action_id: one for one in world.actions()}.values()
+    assert (probe.kind.value, probe.state.value, probe.rule) == ("probe", "waiting_approval", "user_code")
+    assert (probe.reason, probe.detail) == ("job_runs", f"n1: job {JOB.job_id} works on it")
+    world.tell(Approval(CLUSTER, probe.action_id, "operator:ann", world.now_ns), ANN)
+    world.run(2)
+    probe = world.actions()[-1]
     assert (probe.kind.value, probe.state.value, probe.rule) == ("probe", "approved", "user_code")
     assert probe.target.hosts == ("n1",)
 

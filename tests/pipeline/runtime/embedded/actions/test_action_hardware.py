@@ -55,6 +55,11 @@ class Host:
         times = replace(found, job=JOB, onset_ns=now_ns, detected_ns=now_ns, expires_ns=now_ns)
         self._tick(replace(times, update=1, state=VerdictState.RESOLVED))
 
+    def end_job(self) -> None:
+        """The job ends."""
+        self.acting.now_ns += NS_PER_SECOND
+        self.acting.follower.tell(JobFacts(JOB, self.acting.now_ns, is_over=True))
+
     def step(self, count: int) -> None:
         """Rank 0 on the host makes a step each second."""
         for _ in range(count):
@@ -91,6 +96,15 @@ def test_a_repeated_code_of_user_programs_leads_to_a_probe_and_takes_no_machine(
     assert host.found() == []
     host.report("xid", {"code": 31})
     host.run(130)
+    assert host.found() == [("probe", "waiting_approval", "user_code")]
+    [probe] = host.probes()
+    assert (probe.target.hosts, probe.reason, probe.detail) == (
+        ("n1",),
+        "job_runs",
+        f"n1: job {JOB.job_id} works on it",
+    )
+    host.end_job()
+    host.run(10)
     assert host.found() == [("probe", "approved", "user_code")]
     assert host.probes()[0].target.hosts == ("n1",)
 
