@@ -16,6 +16,7 @@ GATE: Final = (
     "tests/cli/test_alerts_run.py",
     "tests/cli/test_controller.py",
     "tests/cli/test_controller_actions.py",
+    "tests/cli/test_kubernetes_kafka.py",
     "tests/cli/test_notes_kafka.py",
     "tests/cli/drill/test_act.py",
     "tests/cli/drill/test_drill.py",

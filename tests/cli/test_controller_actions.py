@@ -58,28 +58,28 @@ class Ground:
         self.controllers: list[Child] = []
         self._seq = 0
 
-    def know(self, executor: Credential) -> None:
-        """Write the file of all public keys, with this one of the executor."""
-        write_credentials(self.folder / "all.json", tuple(map(public_half, (CONTROLLER, executor, ANN, ENGINE))))
+    def know(self, *executors: Credential) -> None:
+        """Write the file of all public keys, with these of executors."""
+        write_credentials(self.folder / "all.json", tuple(map(public_half, (CONTROLLER, *executors, ANN, ENGINE))))
 
     def dead(self, count: int) -> list[str]:
         """Reasons of the first dead letters, once there are so many."""
         letters = read_count(self.broker.address, [f"{self.prefix}.dead-letter"], count)
         return [headers(one)["reason"].decode() for one in letters[:count]]
 
-    def start(self) -> None:
+    def start(self, *flags: str) -> None:
         """A controller begins."""
         keys, own = str(self.folder / "all.json"), str(self.folder / "controller.json")
         command = [sys.executable, "-m", "tocsin", "controller", "--act", *self.flags, "--controller-key", own]
-        command += ["--credentials", keys, "--verdict-keys", keys]
+        command += ["--credentials", keys, "--verdict-keys", keys, *flags]
         name = f"controller{len(self.controllers)}"
         self.controllers.append(Child(Program(name, command, self.folder / f"{name}.log", folder=self.folder)))
         self.controllers[-1].start()
 
-    def judge(self, name: str) -> None:
-        """The engine names a process that is frozen."""
+    def judge(self, name: str, cause: str = "process_frozen", action: ActionKind = ActionKind.RESTART) -> None:
+        """The engine names a process that is frozen, or something else."""
         at_seconds = (time.time_ns() - T0) / NS_PER_SECOND
-        verdict = verdict_on("n1", name=name, action=ActionKind.RESTART, cause="process_frozen", at_seconds=at_seconds)
+        verdict = verdict_on("n1", name=name, action=action, cause=cause, at_seconds=at_seconds)
         self._write("verdicts", encode_verdict(verdict))
 
     def _write(self, topic: str, value: bytes) -> None:
@@ -99,11 +99,16 @@ class Ground:
         ids = (action.action_id, action.target.job, kind, "slurm", action.epoch, self._seq, now_ns, lease_ns)
         return self.tell(Ack(*ids), is_signed=is_signed)
 
-    def action(self) -> Action | None:
-        """The action as it is now, its signature checked; the engine and the executor live meanwhile."""
+    def alive(self) -> None:
+        """The engine and the executor say that they live."""
         now_ns = time.time_ns()
         self._write("job-status", status_of(now_ns))
         self.tell(ExecutorHeard(CLUSTER, "slurm", KINDS, now_ns))
+
+    def action(self) -> Action | None:
+        """The action as it is now, its signature checked; the engine and the executor live meanwhile."""
+        self.alive()
+        now_ns = time.time_ns()
         checker = ActionChecker([public_half(CONTROLLER)])
         found = [checker.admit(one.value, one.signature, now_ns) for one in self.exchange.fetch()]
         return next((one for one in found if one.kind is not ActionKind.NOTIFY), None)
