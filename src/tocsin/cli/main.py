@@ -70,6 +70,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "whatif": ("tocsin.cli.whatif", "why is the job slow? simulates a trace of operations without its stragglers"),
         "startup": ("tocsin.cli.startup", "what a job's start took: its stages, who was late, GPU-hours lost"),
+        "placement": (
+            "tocsin.cli.placement",
+            "how far a job's groups are spread over the network, and what re-placing would gain",
+        ),
         "simulate": ("tocsin.cli.simulate", "make recordings of jobs with faults, and the truth about them"),
         "record": ("tocsin.cli.record", "record a job of the running engine into a folder"),
         "replay": ("tocsin.cli.replay", "judge recordings with the operators that judge running jobs"),
@@ -106,7 +110,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "causes",
             "flight-recorder",
         ),
-        "ML engineers, around a job": ("exec", "record", "drill", "whatif", "startup"),
+        "ML engineers, around a job": ("exec", "record", "drill", "whatif", "startup", "placement"),
         "SREs, who run it": (
             "serve",
             "agent",
