@@ -222,6 +222,11 @@ class FactBook:
             if where == cluster
         )
 
+    def has_announced(self, cluster: str, executor: str, kind: ActionKind) -> bool:
+        """Return whether an executor's newest announcement holds a kind of action; without one it holds none."""
+        known = self._executors.get((cluster, executor))
+        return known is not None and kind in known.kinds
+
     def boot_at(self, cluster: str, host: str, at_ns: int) -> str:
         """Return the boot id that a machine had at a time.
 

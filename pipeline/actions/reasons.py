@@ -93,6 +93,10 @@ class ActionReason(NamedReason):
     ACK_OUT_OF_PLACE = "ack_out_of_place", "The action's state does not allow what the ack says."
     CLAIM_LOST = "claim_lost", "Another executor holds the action."
     CLAIM_OVER = "claim_over", "The lease that was asked for is over already."
+    KIND_NOT_ANNOUNCED = (
+        "kind_not_announced",
+        "The newest announcement of the executor that claims the action does not hold its kind.",
+    )
     CLAIM_HELD = "claim_held", "A guard is against the action now."
     EPOCH_AHEAD = "epoch_ahead", "The message names an epoch that this controller has not begun."
     APPROVAL_LATE = "approval_late", "The approval came after its deadline."

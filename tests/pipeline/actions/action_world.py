@@ -54,7 +54,8 @@ class World(WorldBooks):
             self.hear(EngineHeartbeat(CLUSTER, EngineWay.EMBEDDED, self.now_ns))
         if self.is_executor_alive:
             self.books.heard_ns = max(self.books.heard_ns, self.now_ns)
-            self.hear(ExecutorHeard(CLUSTER, "ex0", KINDS, self.now_ns))
+            for name in ("ex0", "ex1"):
+                self.hear(ExecutorHeard(CLUSTER, name, KINDS, self.now_ns))
 
     def hear(self, told: ActionEvent) -> None:
         """Tell the controller an event."""

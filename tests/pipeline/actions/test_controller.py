@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.pipeline.actions.kit import CLUSTER, JOB, LIVE, T0, ScriptedLadder, Stage, proposals_of, verdict_on
+from tests.pipeline.actions.kit import CLUSTER, JOB, KINDS, LIVE, T0, ScriptedLadder, Stage, proposals_of, verdict_on
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.schemas.action_events import (
     AckKind,
@@ -14,6 +14,7 @@ from tocsin.schemas.action_events import (
     Cancel,
     CheckResult,
     Denial,
+    ExecutorHeard,
     HumanChange,
     HumanChangeKind,
     JobFacts,
@@ -119,6 +120,8 @@ def test_a_repeated_or_older_update_changes_nothing() -> None:
 
 def test_the_first_claim_wins_and_a_lease_passes_on() -> None:
     stage = Stage()
+    for name in ("a", "b"):
+        stage.tell(ExecutorHeard(CLUSTER, name, KINDS, stage.now_ns))
     stage.judge(verdict_on("n1"))
     action = stage.on_host("n1")
     stage.ack(action, AckKind.CLAIMED, "a")

@@ -35,6 +35,7 @@ from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.kafka.topics import ACTION_ACKS, ACTIONS, EVENTS, job_key
 from tocsin.schemas.records import NS_PER_SECOND, Event, RankPlace, Tick, Topology
+from tocsin.schemas.verdicts import ActionKind
 from tocsin.schemas.wire.codec import decode, encode
 
 
@@ -156,6 +157,19 @@ def test_what_nobody_signed_who_may_say_it_is_a_dead_letter_without_effect() -> 
     world.run()
     assert world.states() == ["approved"]
     assert world.dead() == ["unsigned", "role_not_allowed", "unknown_key", "unsigned"]
+
+
+def test_a_claim_of_a_kind_that_was_not_announced_is_a_dead_letter_without_effect() -> None:
+    world = ActionWorld()
+    struck(world)
+    [action] = world.actions()
+    world.tell(ExecutorHeard(CLUSTER, "slurm", (ActionKind.DRAIN,), world.now_ns))
+    world.ack(action, AckKind.CLAIMED)
+    world.run()
+
+    assert action.kind is ActionKind.EVICT
+    assert world.dead() == ["kind_not_announced"]
+    assert world.actions()[-1].holder == ""
 
 
 def test_an_ack_of_an_unknown_action_and_an_executor_that_counts_no_more_change_nothing(
