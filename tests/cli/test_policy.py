@@ -79,7 +79,7 @@ def test_replay_prints_a_line_a_decision(tmp_path: Path, capsys: pytest.CaptureF
         (verdict().verdict_id, "n1", "evict", "act", "machine_fault"),
         ("b", "n1", "restart", "act", "process_is_named"),
         ("c", "n1", "evict", "refused", "one_witness"),
-        ("", "n1", "probe", "notify", "code_repeated"),
+        ("", "n1", "probe", "wait_approval", "job_runs"),
     ]
 
 

@@ -13,9 +13,9 @@ from typing import Final
 from tocsin.pipeline.actions.config import ControllerConfig, ns
 from tocsin.pipeline.actions.controller import ActionController
 from tocsin.pipeline.actions.ladder import Proposal
+from tocsin.pipeline.actions.policy.heard_codes import concerns_policy
 from tocsin.pipeline.actions.policy.ladder import PolicyLadder
 from tocsin.pipeline.actions.policy.limits import PolicyLimits
-from tocsin.pipeline.actions.policy.reasons import PolicyReason
 from tocsin.pipeline.actions.policy.replay import Decision, DecisionOutcome
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.schemas.action_events import Ack, AckKind, CheckResult, EngineHeartbeat, EngineWay, ExecutorHeard
@@ -84,12 +84,12 @@ class ControllerJudge:
         return [*self._told(now_ns), *self._decisions(actions, now_ns)]
 
     def on_event(self, event: Event, now_ns: int) -> list[Decision]:
-        """Let the ladder count an event; return what repeated codes ask people for."""
-        by = PolicyReason.CODE_REPEATED.value
-        return [
-            Decision(now_ns, "", one.job.job_id, one.target, one.kind, DecisionOutcome.NOTIFY, by)
-            for one in self._ladder.policy.on_event(event)
-        ]
+        """Return the new decisions after an event; what repeated codes ask for is decided some time later."""
+        if not concerns_policy(event):
+            return []
+        self._keep_alive(event.job.cluster, now_ns)
+        actions = self._controller.on_hardware(event, now_ns)
+        return [*self._told(now_ns), *self._decisions(actions, now_ns)]
 
     def on_time(self, now_ns: int) -> Sequence[Decision]:
         """Return the decisions that change because time passed."""
@@ -97,16 +97,21 @@ class ControllerJudge:
         return found if now_ns - self._ticked_ns < _TICK_NS else [*found, *self._tick(now_ns)]
 
     def end(self) -> Sequence[Decision]:
-        """Return the decisions about what is held for seconds when the last record was read."""
+        """Return the decisions that are due soon after the last record was read."""
         found: list[Decision] = []
-        while self._brief:
-            found += self._settled(max(due_ns for due_ns, _ in self._brief.values()))
+        while (due_ns := self._due_ns()) is not None:
+            found += self._settled(due_ns)
         return found
 
+    def _due_ns(self) -> int | None:
+        """Return when something that is held for seconds, or repeated codes, are to be decided; None: nothing is."""
+        brief_ns = next(iter(self._brief.values()))[0] if self._brief else None
+        return min((one for one in (brief_ns, self._ladder.policy.due_ns()) if one is not None), default=None)
+
     def _settled(self, until_ns: int) -> list[Decision]:
-        """Return the decisions about what was held for seconds until a time."""
+        """Return the decisions that were due until a time."""
         found: list[Decision] = []
-        while self._brief and (due_ns := next(iter(self._brief.values()))[0]) <= until_ns:
+        while (due_ns := self._due_ns()) is not None and due_ns <= until_ns:
             found += self._tick(due_ns)
             self._brief = {name: one for name, one in self._brief.items() if one[0] > due_ns}
         return found
@@ -169,7 +174,8 @@ class ControllerJudge:
         """Return a decision about an action, which is then the last one."""
         self._decided[action.action_id] = (outcome, by)
         job, target = action.target.job, action.target.component
-        return Decision(now_ns, action.verdict_id, job.job_id, target, action.kind, outcome, by)
+        verdict_id = "" if action.verdict_id in self._ladder.findings else action.verdict_id
+        return Decision(now_ns, verdict_id, job.job_id, target, action.kind, outcome, by)
 
     def _carry_out(self, action: Action, job: JobKey, now_ns: int) -> list[Action]:
         """Do an action; return what the controller says then."""
@@ -187,11 +193,13 @@ class _ListeningLadder:
 
     Attributes:
         policy: the ladder.
+        findings: ids of the policy's own findings, of which no verdict tells.
     """
 
     def __init__(self, policy: PolicyLadder) -> None:
         """Listen to a ladder."""
         self.policy = policy
+        self.findings: set[str] = set()
         self._notices: list[Proposal] = []
 
     def notices(self) -> list[Proposal]:
@@ -217,7 +225,9 @@ class _ListeningLadder:
 
     def on_time(self, now_ns: int) -> list[Proposal]:
         """See ``Ladder.on_time``."""
-        return self._acting(self.policy.on_time(now_ns))
+        found = self._acting(self.policy.on_time(now_ns))
+        self.findings.update(one.verdict.verdict_id for one in found)
+        return found
 
     def snapshot(self) -> dict[str, bytes]:
         """See ``Ladder.snapshot``."""

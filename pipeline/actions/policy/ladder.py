@@ -190,6 +190,10 @@ class PolicyLadder:
             if not self._failures.is_told(f"{one.rule}/{one.job.cluster}/{one.host}", one.at_ns)
         )
 
+    def due_ns(self) -> int | None:
+        """Return when ``on_time`` has something to say of repeated codes, None if it has nothing."""
+        return self._unexplained.due_ns()
+
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as named parts; equal states give equal bytes."""
         climbers = [[encode_verdict(one.verdict).decode(), one.has_failed_check] for one in self._climbers.values()]

@@ -12,6 +12,7 @@ from tocsin.schemas.verdicts import ActionKind, Evidence, FaultKind, Suspect, Ve
 
 WAIT_SECONDS: Final = 120.0
 """How long a verdict about the failure is waited for; hangs are found within it."""
+_WAIT_NS: Final = int(WAIT_SECONDS * NS_PER_SECOND)
 _AGAIN_NS: Final = 3600 * NS_PER_SECOND
 """Shortest distance of two findings about one host."""
 _EXPIRES_NS: Final = 600 * NS_PER_SECOND
@@ -36,10 +37,13 @@ class UnexplainedCodes:
         if len(self._waiting) > _MOST_HOSTS:
             del self._waiting[next(iter(self._waiting))]
 
+    def due_ns(self) -> int | None:
+        """Return when the first wait is over, None if no code waits."""
+        return min((one.at_ns + _WAIT_NS for one in self._waiting.values()), default=None)
+
     def due(self, now_ns: int) -> list[RepeatedCode]:
         """Return the codes whose wait is over; they are not returned again."""
-        wait_ns = int(WAIT_SECONDS * NS_PER_SECOND)
-        ripe = [key for key, one in self._waiting.items() if now_ns - one.at_ns >= wait_ns]
+        ripe = [key for key, one in self._waiting.items() if now_ns - one.at_ns >= _WAIT_NS]
         found = [self._waiting.pop(key) for key in ripe]
         if ripe:
             old = {key: at_ns for key, at_ns in self._found_ns.items() if now_ns - at_ns < _AGAIN_NS}

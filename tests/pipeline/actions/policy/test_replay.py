@@ -147,13 +147,39 @@ def test_a_crash_after_an_eviction_that_was_done_is_checked() -> None:
     ]
 
 
-def test_repeated_codes_without_a_verdict_tell_people() -> None:
-    events = [event("xid", {"code": 13}, 600.0 * n) for n in range(3)]
+@pytest.mark.parametrize(
+    ("job_id", "outcome", "by"), [("j1", "wait_approval", "job_runs"), ("idle", "act", "user_code")]
+)
+@pytest.mark.parametrize("has_later_record", [True, False])
+def test_repeated_codes_are_decided_as_the_controller_decides_them(
+    job_id: str, outcome: str, by: str, has_later_record: bool
+) -> None:
+    job = replace(JOB, job_id=job_id)
+    events = [replace(event("xid", {"code": 13}, 600.0 * n), job=job) for n in range(3)]
+    later = [verdict("ecc_error", hosts=("n7",), seconds=5000.0)] if has_later_record else []
+    found = [one for one in decided(later, events) if one.kind is A.PROBE]
 
-    assert [(one.outcome, one.kind, one.by) for one in decided([], events)] == [
-        (DecisionOutcome.NOTIFY, A.PROBE, "code_repeated"),
-        (DecisionOutcome.NOTIFY, A.PROBE, "code_repeated"),
+    assert [one.to_line() for one in found] == [
+        {"at_ns": at(720), "verdict_id": "", "target": "n1", "kind": "probe", "outcome": outcome, "by": by}
     ]
+
+
+def test_repeated_codes_of_a_job_that_has_failed_are_checked_at_once() -> None:
+    events = [event("xid", {"code": 13}, 600.0 * n) for n in range(2)]
+    crash = verdict("process_exit", hosts=("n9",), seconds=700, action=A.RESTART, evidence=(seen("exit"),))
+    found = decided([crash], events)
+
+    assert [(one.kind, one.outcome, one.by) for one in found if one.kind is A.PROBE] == [
+        (A.PROBE, DecisionOutcome.ACT, "user_code")
+    ]
+
+
+def test_repeated_codes_that_a_verdict_tells_of_are_decided_with_it() -> None:
+    events = [event("xid", {"code": 13}, 600.0 * n) for n in range(2)]
+    told = verdict("gpu_execution_error", seconds=600, evidence=(seen("xid", "n1: XID 13: x"), seen("steps")))
+    found = [one for one in decided([told], events) if one.kind is A.PROBE]
+
+    assert [(one.verdict_id, one.outcome) for one in found] == [(told.verdict_id, DecisionOutcome.ACT)]
 
 
 def test_an_event_and_a_hang_without_culprit_act_on_nothing() -> None:
