@@ -156,7 +156,7 @@ def _clocks_event(payload: Mapping[str, Any]) -> HardwareMeaning | None:
     return None
 
 
-_PORT_IS_UP: Final = frozenset({"", "active", "active_defer", "up", "linkup"})
+PORT_IS_UP: Final = frozenset({"", "active", "active_defer", "up", "linkup"})
 """States of a port that is up: the kernel's names and those of other collectors. To take "up" for a fault would evict a
 healthy machine."""
 
@@ -164,7 +164,7 @@ healthy machine."""
 def _ib_port(payload: Mapping[str, Any]) -> HardwareMeaning | None:
     """Return the meaning of an ``ib_port`` event's payload."""
     port, state = _text(payload, "port") or "a port", _text(payload, "state").lower()
-    if state in _PORT_IS_UP:
+    if state in PORT_IS_UP:
         rate, best = _number(payload, "rate_gbps"), _number(payload, "max_rate_gbps")
         if 0 < rate < best:
             text = f"{port} runs at {rate:g} Gb/s, it had {best:g}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tocsin.pipeline.actions.policy.codes import FoundCode, sxid_code, xid_code
+from tocsin.pipeline.actions.policy.port_states import PORT_EVENTS
 from tocsin.schemas import events
 from tocsin.schemas.hardware import cause_of_event
 from tocsin.schemas.records import NS_PER_SECOND, Event
@@ -61,8 +62,11 @@ class HeardCodes:
 
 
 def concerns_policy(event: Event) -> bool:
-    """Return whether an event says something of a host's hardware, so that a ladder counts it."""
-    return code_of_event(event) is not None or cause_of_event(event) is not None
+    """Return whether an event says something of a host's hardware, so that a ladder counts it.
+
+    A port that is up again is no fault; the ladder has to know of it to tell a new fault from one that is told again.
+    """
+    return code_of_event(event) is not None or event.name in PORT_EVENTS or cause_of_event(event) is not None
 
 
 def code_of_event(event: Event) -> FoundCode | None:

@@ -16,6 +16,7 @@ from tocsin.pipeline.actions.policy.caps import capped
 from tocsin.pipeline.actions.policy.config import Policy, PolicyRule, ProposalTarget, Repetition, Tolerance
 from tocsin.pipeline.actions.policy.heard_codes import HeardCodes, code_of_event
 from tocsin.pipeline.actions.policy.matching import VerdictFacts, facts_of, fits
+from tocsin.pipeline.actions.policy.port_states import PORT_EVENTS, PortStates
 from tocsin.pipeline.actions.policy.proposal import RepeatedCode, hosts_of, signal_of
 from tocsin.pipeline.actions.policy.proven import proven_fault
 from tocsin.pipeline.actions.policy.reasons import PolicyReason
@@ -65,6 +66,7 @@ class PolicyLadder:
         """Start without history."""
         self._policy = policy
         self._alerts = Repeats(_SAME_ALERT_SECONDS)
+        self._ports = PortStates(_SAME_ALERT_SECONDS)
         self._failures = Repeats(_SAME_FAILURE_SECONDS)
         self._steps = FailureSteps(policy.forget_seconds)
         self._heard = HeardCodes()
@@ -108,10 +110,15 @@ class PolicyLadder:
         diagnostics.
         """
         meaning = cause_of_event(event)
-        if meaning is not None and meaning.accuses:
-            for rule in self._tolerant:
-                if meaning.cause in rule.match.cause:
-                    self._alerts.note_event(_key(rule, event.job.cluster, event.host), event.ts_ns)
+        alert_ns = self._ports.note(event) if event.name in PORT_EVENTS else None
+        for rule in self._tolerant if meaning is not None and meaning.accuses else ():
+            key = _key(rule, event.job.cluster, event.host)
+            if meaning is None or meaning.cause not in rule.match.cause:
+                continue
+            if alert_ns is None:
+                self._alerts.note_event(key, event.ts_ns)
+            else:
+                self._alerts.note_port(key, alert_ns, event.ts_ns)
         code = code_of_event(event)
         if code is None or not event.host:
             return ()
@@ -200,6 +207,7 @@ class PolicyLadder:
         state = {
             "version": STATE_VERSION,
             "alerts": self._alerts.to_state(),
+            "ports": self._ports.to_state(),
             "failures": self._failures.to_state(),
             "steps": self._steps.to_state(),
             "heard": self._heard.to_state(),
@@ -220,6 +228,7 @@ class PolicyLadder:
             if state["version"] != STATE_VERSION:
                 raise SnapshotError(f"{_PART}: version {state['version']}, this program reads {STATE_VERSION}")
             self._alerts.load_state(state["alerts"])
+            self._ports.load_state(state.get("ports", {}))  # a state of before has none
             self._failures.load_state(state["failures"])
             self._steps.load_state(state["steps"])
             self._heard.load_state(state["heard"])

@@ -20,11 +20,13 @@ class AlertSpan:
         first_ns: its begin.
         last_ns: when it was seen last.
         verdict_id: id of the verdict that told of it last, "" while only events tell of it.
+        is_of_port: whether events of network ports tell of it; which of them do is known then.
     """
 
     first_ns: int
     last_ns: int
     verdict_id: str = ""
+    is_of_port: bool = False
 
 
 class Repeats:
@@ -66,6 +68,25 @@ class Repeats:
         self._add(spans, AlertSpan(ts_ns, ts_ns))
         return True
 
+    def note_port(self, key: str, alert_ns: int, ts_ns: int) -> None:
+        """Note that a network port does not work.
+
+        A new alert is one of its own, unless a verdict tells of it at about its time.
+
+        Args:
+            key: the key.
+            alert_ns: begin of the alert of which this is told.
+            ts_ns: when this was told; the same time for a new alert.
+        """
+        spans = self._of(key)
+        is_new = alert_ns == ts_ns
+        near = (one for one in spans if one.is_of_port is not is_new and self._is_near(one, alert_ns, alert_ns))
+        found = next(near, None)
+        if found is not None:
+            found.is_of_port, found.last_ns = True, max(found.last_ns, ts_ns)
+        elif is_new:
+            self._add(spans, AlertSpan(ts_ns, ts_ns, is_of_port=True))
+
     def take_back(self, key: str, verdict_id: str) -> None:
         """Forget the alert of a verdict that was withdrawn."""
         if spans := self._spans.get(key):
@@ -91,7 +112,8 @@ class Repeats:
     def to_state(self) -> dict[str, list[list[Any]]]:
         """Return the alerts as JSON values."""
         return {
-            key: [[one.first_ns, one.last_ns, one.verdict_id] for one in spans] for key, spans in self._spans.items()
+            key: [[one.first_ns, one.last_ns, one.verdict_id, one.is_of_port] for one in spans]
+            for key, spans in self._spans.items()
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
