@@ -52,7 +52,8 @@ class RunningJobGuard:
             return None
         for host, job in _working(case):
             if not self._has_failed(job):
-                return Ruling(GuardOutcome.ASK, ActionReason.JOB_RUNS, f"{host}: job {job.job_id} works on it")
+                detail = f"{host}: job {job.job_id} works on it" if host else f"job {job.job_id} works on its machines"
+                return Ruling(GuardOutcome.ASK, ActionReason.JOB_RUNS, detail)
         return None
 
     def to_state(self) -> list[Any]:
@@ -70,11 +71,11 @@ class RunningJobGuard:
 
 
 def _working(case: ActionCase) -> Iterator[tuple[str, JobKey]]:
-    """Yield the machines of a check, each with a job that works on it."""
+    """Yield the machines of a check, each with a job that works on it; "" for those of a job that are not known."""
     own, facts = case.action.target.job, case.facts
     is_job = own.job_id not in {IDLE_JOB_ID, FLEET_JOB_ID}
     is_unknown = is_job and (facts.job(own.cluster, own.job_id) is None or facts.has_unknown_hosts(own))
     for host in case.tracked.hosts:
         yield from ((host, job) for job in facts.jobs_on(case.cluster, host))
-        if is_unknown:
-            yield host, own
+    if is_unknown:
+        yield next(iter(case.tracked.hosts), ""), own

@@ -80,6 +80,16 @@ def test_a_job_that_nobody_told_of_works_on_the_machines_of_its_verdict(job: Job
     assert checked(Stage(), FaultKind.FAIL_SLOW, "m1", job).reason == reason
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"), [(FaultKind.FAIL_STOP, "allowed"), (FaultKind.SILENT_CORRUPTION, "job_runs")]
+)
+def test_a_check_of_all_machines_of_a_job_asks_where_nobody_told_of_them(fault: FaultKind, reason: str) -> None:
+    stage = Stage()
+    stage.judge(verdict_on(action=ActionKind.PROBE, fault=fault, job=UNKNOWN))
+
+    assert stage.states(ActionKind.PROBE)[0][1] == reason
+
+
 def test_the_check_begins_when_the_job_is_over() -> None:
     stage = Stage()
     assert checked(stage, FaultKind.SILENT_CORRUPTION).reason == "job_runs"

@@ -185,11 +185,35 @@ def test_a_crash_after_an_eviction_is_checked_first(hosts: tuple[str, ...]) -> N
     assert found[0][0][2] == ("dies_after_eviction" if hosts else "fails_after_eviction")
 
 
+@pytest.mark.parametrize(
+    ("cause", "fault", "advice", "after_seconds", "wanted"),
+    [
+        ("process_frozen", FaultKind.HANG, A.RESTART, 600, ("probe", "", "dies_after_eviction")),
+        ("process_frozen", FaultKind.HANG, A.RESTART, 3590, ("probe", "", "dies_after_eviction")),
+        ("process_frozen", FaultKind.HANG, A.RESTART, 3700, ("restart", "n4", "process_is_named")),
+        ("process_exit", FaultKind.HANG, A.RESTART, 600, ("probe", "", "dies_after_eviction")),
+        ("machine_unreachable", FaultKind.HANG, A.RESTART, 600, ("probe", "", "silent_after_eviction")),
+        ("machine_unreachable", FaultKind.HANG, A.RESTART, 3700, ("restart", "n4", "engine_proposes_milder")),
+        ("machine_unreachable", FaultKind.HANG, A.EVICT, 600, ("evict", "n4", "machine_fault")),
+        ("machine_unreachable", FaultKind.FAIL_STOP, A.EVICT, 600, ("evict", "n4", "machine_fault")),
+        ("hdfs_error", FaultKind.FAIL_STOP, A.RESTART, 600, ("restart", "n4", "process_is_named")),
+    ],
+)
+def test_what_stands_after_an_eviction_is_checked_first_unless_its_machine_is_proven(
+    cause: str, fault: FaultKind, advice: ActionKind, after_seconds: float, wanted: tuple[str, str, str]
+) -> None:
+    it = ladder()
+    it.note_eviction(JOB, at(0))
+
+    assert asked(it, verdict(cause, hosts=("n4",), seconds=after_seconds, fault=fault, action=advice)) == [wanted]
+
+
 def test_what_broke_before_the_eviction_is_no_failure_after_it() -> None:
     it = ladder()
     it.note_eviction(JOB, at(700))
 
-    assert kinds(asked(it, verdict("process_exit", hosts=("n4",), seconds=600, action=A.RESTART))) == ["restart"]
+    for cause in ("process_exit", "process_frozen"):
+        assert kinds(asked(it, verdict(cause, hosts=("n4",), seconds=600, action=A.RESTART))) == ["restart"]
 
 
 def test_a_machine_fault_after_an_eviction_is_one_all_the_same() -> None:

@@ -55,12 +55,16 @@ REAL = (
 )
 
 
+FROZEN = replace(JOB, job_id="frozen")
+"""Job of the process that froze: no machine of it was taken before."""
+
+
 @pytest.mark.parametrize("job_size", [8, 288])
 @pytest.mark.parametrize("spread_seconds", [60.0, HOUR * 24.0, HOUR * 24 * 24.5])
 def test_a_flood_takes_two_machines_and_real_faults_act_meanwhile(spread_seconds: float, job_size: int) -> None:
     job = replace(JOB, job_id="j0" if job_size == 288 else "other")
     real = [
-        verdict(cause, hosts=(name,), seconds=spread_seconds * (index + 1) / 6, job=job)
+        verdict(cause, hosts=(name,), seconds=spread_seconds * (index + 1) / 6, job=FROZEN if name == "n254" else job)
         for index, (cause, name) in enumerate(REAL)
     ]
     found = decided([*flood(spread_seconds, job_size), *real])
@@ -82,7 +86,10 @@ def test_one_verdict_on_many_machines_is_a_flood_too() -> None:
 
 
 def test_events_change_no_decision_about_verdicts() -> None:
-    verdicts = [verdict(cause, hosts=(name,), seconds=60 * index) for index, (cause, name) in enumerate(REAL)]
+    verdicts = [
+        verdict(cause, hosts=(name,), seconds=60 * index, job=FROZEN if name == "n254" else JOB)
+        for index, (cause, name) in enumerate(REAL)
+    ]
     noise = [
         event(name, payload, second, on=on)
         for second in range(0, 400, 7)
@@ -161,6 +168,18 @@ def test_repeated_codes_are_decided_as_the_controller_decides_them(
 
     assert [one.to_line() for one in found] == [
         {"at_ns": at(720), "verdict_id": "", "target": "n1", "kind": "probe", "outcome": outcome, "by": by}
+    ]
+
+
+def test_a_freeze_after_an_eviction_that_was_done_is_checked_and_the_job_stands() -> None:
+    later = replace(JOB, attempt=1)
+    frozen = verdict("process_frozen", ("n9",), 592, action=A.RESTART, fault=FaultKind.HANG, job=later)
+    silent = verdict("machine_unreachable", hosts=("n8",), seconds=892, fault=FaultKind.HANG, job=later)
+
+    assert [(one.kind, one.outcome, one.by) for one in decided([verdict(), frozen, silent])] == [
+        (A.EVICT, DecisionOutcome.ACT, "machine_fault"),
+        (A.PROBE, DecisionOutcome.WAIT_APPROVAL, "job_runs"),
+        (A.EVICT, DecisionOutcome.ACT, "machine_fault"),
     ]
 
 

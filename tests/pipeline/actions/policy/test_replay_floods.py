@@ -84,9 +84,9 @@ def decided(verdicts: list[Verdict]) -> list[Decision]:
 @given(shapes)
 def test_no_shape_of_a_flood_takes_more_than_two_machines_or_hides_real_faults(shape: dict[str, Any]) -> None:
     span = shape["count"] * shape["step_seconds"]
-    job = replace(JOB, job_id="other")
+    jobs = {kind: replace(JOB, job_id="frozen" if kind is A.RESTART else "other") for kind in REAL.values()}
     real = [
-        verdict(cause, (f"r{index}",), span * (index + 1) / 6, job=job, action=kind, name=f"real{index}")
+        verdict(cause, (f"r{index}",), span * (index + 1) / 6, job=jobs[kind], action=kind, name=f"real{index}")
         for index, (cause, kind) in enumerate(REAL.items())
     ]
     found = decided([*flood(shape), *real])
