@@ -34,6 +34,23 @@ def test_check_names_a_typo_by_line_and_key(tmp_path: Path, capsys: pytest.Captu
     assert "policy.yaml:4: rules.0.match.casue = 'casue': must be one of" in capsys.readouterr().err
 
 
+def test_check_warns_of_an_exception_that_nobody_knows_and_takes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "policy.yaml"
+    errors = "error: [KeyError, KeyEror,\n        OurDataError]"
+    path.write_text(f"version: 1\nrules:\n  - name: a\n    match:\n      {errors}\n    do: notify\n")
+
+    assert main(["policy", "check", str(path)]) == 0
+    out = capsys.readouterr().out
+    typo, own = (line for line in out.splitlines() if line.startswith("warning: "))
+    what = "no exception of Python or PyTorch"
+    after = "it counts where your program raises it"
+    assert typo == f"warning: {path}:5: rules.0.match.error.1: KeyEror is {what} (did you mean KeyError?); {after}"
+    assert own == f"warning: {path}:6: rules.0.match.error.2: OurDataError is {what}; {after}"
+    assert out.endswith(f"{path}: right\n")
+
+
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["required"] == ["version", "rules"]

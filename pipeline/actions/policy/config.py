@@ -125,9 +125,11 @@ class Policy:
         forget_seconds: a job that did not fail for so long begins at the first step again.
         places: name of a rule -> its place in the file, for people.
         limits: spares and budgets.
+        warnings: what may be a mistake, as lines that name file, line and key.
     """
 
     rules: tuple[PolicyRule, ...]
     forget_seconds: float = 21_600.0
     places: Mapping[str, str] = field(default_factory=dict)
     limits: PolicyLimits = field(default_factory=PolicyLimits)
+    warnings: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tocsin.pipeline.actions.policy.conditions import check_conditions, unknown_errors
 from tocsin.pipeline.actions.policy.config import (
     Policy,
     PolicyRule,
@@ -38,12 +39,14 @@ def load_policy(path: Path = DEFAULT_POLICY) -> Policy:
     check_schema(file, policy_schema())
     content: Any = file.value
     _check_rules(file, content["rules"])
+    check_conditions(file, content["rules"])
     places = {one["name"]: file.where(("rules", index)) for index, one in enumerate(content["rules"])}
     return Policy(
         tuple(_rule_of(one) for one in content["rules"]),
         float(content.get("forget_seconds", _FORGET_SECONDS)),
         places,
         limits_of(content.get("limits", {})),
+        unknown_errors(file, content["rules"]),
     )
 
 

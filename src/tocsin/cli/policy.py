@@ -86,6 +86,7 @@ def _check(args: argparse.Namespace) -> Iterator[str]:
         yield f"  {rule_words(rule)}"
     yield f"a job that did not fail for {policy.forget_seconds:g} s begins at the first step again"
     yield from limit_words(policy.limits)
+    yield from (f"warning: {one}" for one in policy.warnings)
     yield f"{args.file}: right"
 
 
