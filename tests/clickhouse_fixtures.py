@@ -111,7 +111,7 @@ class OldServer:
 
     def start(self) -> None:
         self.child.start()
-        self.child.wait_ready(self._listens, 30.0)
+        self.child.wait_ready(self._listens, 60.0)
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):

@@ -24,7 +24,7 @@ def make_topics(broker: Broker, prefix: str, partition_count: int = 1) -> None:
 
 
 def read_until(
-    address: str, topics: list[str], enough: Callable[[list[Any]], object], seconds: float = 30.0
+    address: str, topics: list[str], enough: Callable[[list[Any]], object], seconds: float = 60.0
 ) -> list[Any]:
     """Read topics from their beginning until there is enough; Kafka's records, by partition in their order."""
     consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", enable_auto_commit=False)
@@ -44,7 +44,7 @@ def read_until(
     return found
 
 
-def read_count(address: str, topics: list[str], count: int, seconds: float = 30.0) -> list[Any]:
+def read_count(address: str, topics: list[str], count: int, seconds: float = 60.0) -> list[Any]:
     """Read until there are so many."""
     return read_until(address, topics, lambda found: len(found) >= count, seconds)
 

@@ -29,6 +29,9 @@ GATE: Final = (
 )
 """What ``make test`` leaves to ``make test-gate``: real jobs, servers and attacks, which take most of the time."""
 
+GATE_SECONDS: Final = 400
+"""Seconds after which a test of the gate has hung, where it names none: a busy machine starts servers slowly."""
+
 _LONGEST: Final = (
     "tests/cli/drill/",
     "tests/cli/test_sink.py",
@@ -68,6 +71,8 @@ def mark_gate(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(GATE):
             item.add_marker("gate")
+        if item.get_closest_marker("gate") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(GATE_SECONDS))
         if item.nodeid.startswith(PEERS):
             item.add_marker("peers")
         if item.nodeid.startswith(PEERS_KUBE):

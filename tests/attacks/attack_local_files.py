@@ -205,14 +205,14 @@ def terminated_agents() -> Outcome:
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             command = [sys.executable, "-m", "tocsin", "agent", "--host=h", "--nvml=off", "--rdma=off", *words]
             agent = subprocess.Popen(command, env=env)
-            wait_until(Path(folder, "agent").exists, 30)
+            wait_until(Path(folder, "agent").exists, 60)
             hook.send("hello", pid=1, world_size=1)
             for _ in range(100):
                 hook.send("step", step=taken, dur=0.001)
                 taken += 1
                 time.sleep(0.005)
             agent.send_signal(signal.SIGTERM)
-            agent.wait(20)
+            agent.wait(60)
         steps = [row.step for batch in peer.of(StepBatch) for row in batch.rows]
         peer.close()
     lost, doubled = taken - len(set(steps)), len(steps) - len(set(steps))

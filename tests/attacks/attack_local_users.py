@@ -125,7 +125,7 @@ def real_processes() -> Outcome:
             rank.kill()
             rank.wait()
             agent.stop()
-            thread.join(10)
+            thread.join(60)
         said = [name for name in names(sink.records) if name != "agent"]
         refused = dict(agent.core.tally.dead_letters)
     is_other_user = os.geteuid() == 0

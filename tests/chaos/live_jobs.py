@@ -109,7 +109,7 @@ class Job:
         self._strike()
         _until(begun + self.fault.onset_seconds + self.fault.watch_seconds)
         self._end()
-        supervisor.join(10)
+        supervisor.join(60)
 
     def _start(self) -> None:
         for rank, host in enumerate(HOSTS):
@@ -163,7 +163,7 @@ class Job:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2.0)
             process.kill()
-            process.wait(5.0)
+            process.wait(60)
 
 
 def _until(moment: float) -> None:

@@ -187,7 +187,7 @@ class Follower:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(5.0)
+        self._thread.join(60)
 
 
 def run_live_round(config: LiveConfig, folder: Path) -> LiveReported:

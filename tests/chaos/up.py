@@ -95,7 +95,7 @@ class ClusterUp:
         status = self._child.wait(60)
         if status != 0:
             raise EngineError(f"'tocsin cluster up' ended with {status}: {self._child.log_tail()}")
-        wait_until(lambda: not any(map(_is_alive, members)), 10)
+        wait_until(lambda: not any(map(_is_alive, members)), 60)
 
     def kill(self) -> None:
         """End it in whatever state it is."""

@@ -70,7 +70,7 @@ def test_killed_and_taken_over_each_incident_is_told_once(
     def say(name: str, update: int, state: VerdictState) -> None:
         at_ns = now_ns + update * SECOND
         one = verdict(name, update, state=state, onset_ns=at_ns, detected_ns=at_ns, expires_ns=at_ns + 600 * SECOND)
-        producer.send(f"{topic_prefix}.verdicts", encode_verdict(one), job_key(one.job)).get(30)
+        producer.send(f"{topic_prefix}.verdicts", encode_verdict(one), job_key(one.job)).get(60)
 
     def told() -> list[tuple[str, str]]:
         messages = {one.json["delivery"]: one.json for one in list(hook.asked)}  # as every receiver does
@@ -81,22 +81,22 @@ def test_killed_and_taken_over_each_incident_is_told_once(
     second = start("second")
     wait_until(lambda: second.said("tocsin alerts"), 60)
     say("v1", 0, VerdictState.CONFIRMED)
-    wait_until(lambda: told() == [("v1", "firing")], 30)
+    wait_until(lambda: told() == [("v1", "firing")], 60)
     say("v2", 0, VerdictState.CONFIRMED)
     say("v1", 1, VerdictState.CONFIRMED)
     first.kill()
     wait_until(lambda: second.said("active"), 60)
-    wait_until(lambda: ("v2", "firing") in told(), 30)
+    wait_until(lambda: ("v2", "firing") in told(), 60)
 
     def listed() -> list[str]:
         capsys.readouterr()
         assert main(["alerts", "list", "--kafka", kafka_broker.address, "--topic-prefix", topic_prefix]) == 0
         return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
 
-    wait_until(lambda: listed() == ["standing", "standing"], 30)  # the delivery is told first, and committed then
+    wait_until(lambda: listed() == ["standing", "standing"], 60)  # the delivery is told first, and committed then
     say("v1", 2, VerdictState.RESOLVED)
     say("v2", 2, VerdictState.RESOLVED)
-    wait_until(lambda: len(told()) >= 4, 30)
+    wait_until(lambda: len(told()) >= 4, 60)
     assert sorted(told()) == sorted((name, kind) for name in ("v1", "v2") for kind in ("firing", "resolved"))
     assert second.is_running()
     producer.close()
@@ -110,5 +110,5 @@ def test_killed_and_taken_over_each_incident_is_told_once(
             rows.update((row.verdict_id, row.kind) for row in map(decode_alert, (one.value for one in records)))
         return len(rows) == 4
 
-    wait_until(all_there, 30)
+    wait_until(all_there, 60)
     reader.close()

@@ -117,14 +117,14 @@ def test_killed_in_the_middle_another_one_goes_on_and_no_line_is_lost_or_doubled
 ) -> None:
     first, second = controllers
     fleet.run(6)
-    wait_until(lambda: len(fleet.opened()) >= 3, 30)
+    wait_until(lambda: len(fleet.opened()) >= 3, 60)
     assert first.is_active()
     assert not second.is_active()
     fleet.run(1)
     first.child.kill()
     fleet.run(HOSTS)
     wait_until(second.is_active, 60)
-    wait_until(lambda: fleet.opened() == ["fleet", *["idle"] * HOSTS], 30)
+    wait_until(lambda: fleet.opened() == ["fleet", *["idle"] * HOSTS], 60)
     assert len(fleet.lines()) == len(set(fleet.lines()))
 
 
@@ -133,11 +133,11 @@ def test_one_that_was_paused_is_shut_out_and_stands_by(
 ) -> None:
     first, second = controllers
     fleet.run(5)
-    wait_until(lambda: len(fleet.opened()) >= 2, 30)
+    wait_until(lambda: len(fleet.opened()) >= 2, 60)
     first.signal(signal.SIGSTOP)
     wait_until(second.is_active, 60)
     fleet.run(HOSTS + 3)
-    wait_until(lambda: fleet.opened() == ["fleet", *["idle"] * HOSTS], 30)
+    wait_until(lambda: fleet.opened() == ["fleet", *["idle"] * HOSTS], 60)
     first.signal(signal.SIGCONT)
     wait_until(lambda: first.metric('tocsin_active_events_total{event="taken_over",role="controller"}') >= 1, 60)
     assert not first.is_active()
@@ -156,7 +156,7 @@ def test_a_broker_that_dies_and_comes_back_costs_nothing_but_time(
     only = Controller(fleet, tmp_path, "only")
     wait_until(only.is_active, 60)
     fleet.run(5)
-    wait_until(lambda: len(fleet.opened()) >= 2, 30)
+    wait_until(lambda: len(fleet.opened()) >= 2, 60)
     broker.crash()
     broker.start()
     fleet.close()

@@ -84,7 +84,7 @@ class Ground:
 
     def _write(self, topic: str, value: bytes) -> None:
         signature = [(SIGNATURE_HEADER, VerdictSigner(ENGINE).header(value))]
-        self.producer.send(f"{self.prefix}.{topic}", value, b"k", signature).get(30)
+        self.producer.send(f"{self.prefix}.{topic}", value, b"k", signature).get(60)
 
     def tell(self, told: Ack | ActionEvent, *, is_signed: bool = True) -> tuple[bytes, bytes]:
         value = encode_ack(told) if isinstance(told, Ack) else encode_event(told)

@@ -203,7 +203,7 @@ def test_an_impostor_is_asked_nothing(ground: Ground, capsys: Captured) -> None:
     thread.start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     assert main(["incidents", "--engine", address, "--token-file", str(ground.folder / "ops.json")]) == 2
-    thread.join(10.0)
+    thread.join(60)
     listener.close()
     assert "does not know the secret" in capsys.readouterr().err
     assert b'"ask"' not in heard

@@ -174,7 +174,7 @@ def test_the_loop_ends_in_order_and_says_what_is_left(life: ActingLife) -> None:
     thread.start()
     until(lambda: client.is_connected is True)
     stop.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     names = {family.name for family in client.families()}
     assert "tocsin_executor_connected" in names

@@ -142,7 +142,7 @@ def test_an_engine_that_is_gone_is_missed(tmp_path: Path) -> None:
             assert any("agents on" in line for line in engine.stderr)
             with_engine = tocsin(tmp_path, "incidents")
             engine.send_signal(number)
-            engine.communicate(timeout=30)
+            engine.communicate(timeout=60)
         without = tocsin(tmp_path, "incidents")
         assert (with_engine.returncode, with_engine.stdout, with_engine.stderr) == (0, "nothing is wrong now\n", "")
         assert (without.returncode, without.stdout) == (2, "nothing is wrong now\n")

@@ -62,7 +62,7 @@ class Ground:
     def stop(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(30)
+            self._thread.join(60)
 
     def hear_hosts(self, **leaves: str) -> None:
         """Idle hosts report, and the controller has heard them."""
@@ -71,7 +71,7 @@ class Ground:
             for record in (*placed_hosts(now_ns, leaves), Tick(now_ns)):
                 key = None if isinstance(record, Tick) else key_of(record)
                 client.send(topic_name(EVENTS, self.prefix), encode(record), key, partition=0)
-        wait_until(lambda: self.work.views and self.work.views["c1"].hosts.count == len(leaves), 30)
+        wait_until(lambda: self.work.views and self.work.views["c1"].hosts.count == len(leaves), 60)
 
 
 @pytest.fixture
@@ -125,13 +125,13 @@ def test_without_a_controller_what_is_asked_waits(
     asked = ["maintenance", "n1", "--kind", "host", "--cluster", "c1", "--for", "2h", "--reason", "x", *ground.flags]
     assert main(asked) != 0
     assert "no controller answered within 1 s" in capsys.readouterr().err
-    monkeypatch.setattr(operator_client, "ANSWER_SECONDS", 20.0)
+    monkeypatch.setattr(operator_client, "ANSWER_SECONDS", 60.0)
     ground.start()
 
     def is_listed() -> bool:
         return main(["maintenance", "list", *ground.bare]) == 0 and "goes on: host n1" in capsys.readouterr().out
 
-    wait_until(is_listed, 30)
+    wait_until(is_listed, 60)
 
 
 def test_brokers_beside_an_engine_are_refused(ground: Ground, capsys: Captured) -> None:

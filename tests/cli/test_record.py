@@ -25,7 +25,7 @@ from tocsin.schemas.kinds import EventSource, Severity
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
 from tocsin.schemas.wire.codec import encode
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 SOMETHING = (EventSource.JOB, "x", Severity.INFO)
 
 

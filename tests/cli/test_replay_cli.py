@@ -356,7 +356,7 @@ def test_ctrl_c_ends_all_workers_without_a_word(tmp_path: Path, number: signal.S
     process = slow_replay(folders)
     workers = workers_of(process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out, err) == (130, "", "")
     assert len(workers) == 2

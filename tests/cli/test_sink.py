@@ -80,10 +80,10 @@ class Topic:
     def say(self, *verdicts: Verdict) -> None:
         sent = [self._producer.send(f"{self.prefix}.verdicts", encode_verdict(v), job_key(v.job)) for v in verdicts]
         for future in sent:
-            future.get(30)
+            future.get(60)
 
     def say_bytes(self, value: bytes | None, key: bytes | None = None) -> None:
-        self._producer.send(f"{self.prefix}.verdicts", value, key, partition=0).get(30)
+        self._producer.send(f"{self.prefix}.verdicts", value, key, partition=0).get(60)
 
     def dead_letters(self, count: int) -> list[tuple[dict[str, str], bytes | None]]:
         consumer = KafkaConsumer(bootstrap_servers=self.broker.address, auto_offset_reset="earliest")
@@ -95,7 +95,7 @@ class Topic:
                 found.extend(records)
             return len(found) >= count
 
-        wait_until(all_there, 30)
+        wait_until(all_there, 60)
         consumer.close()
         return [({name: value.decode() for name, value in r.headers}, r.value) for r in found]
 
@@ -223,12 +223,12 @@ def test_verdicts_become_incidents_and_poison_becomes_dead_letters(
     assert dead_letters[0][0]["partition"] == "0"
     assert dead_letters[0][0]["offset"] == "0"
     assert sink.partitions() == [0, 1, 2, 3]
-    wait_until(lambda: "tocsin_sink_lag_messages 0\n" in sink.page("/metrics"), 10)
+    wait_until(lambda: "tocsin_sink_lag_messages 0\n" in sink.page("/metrics"), 60)
     page = sink.page("/metrics")
     assert 'tocsin_sink_dead_letters_total{reason="no_value"} 1\n' in page
     assert sink.page("/healthz") == "ok\n"
     os.kill(sink.child.pid, signal.SIGTERM)
-    wait_until(lambda: not sink.child.is_running(), 20)
+    wait_until(lambda: not sink.child.is_running(), 60)
     log = sink.child.program.log.read_text()
     assert "Traceback" not in log
     assert "ERROR" not in log
@@ -242,7 +242,7 @@ def test_what_a_transaction_aborts_is_never_seen(
     for name, is_good in (("aborted", False), ("good", True)):
         producer.begin_transaction()
         one = verdict(name)
-        producer.send(f"{topic.prefix}.verdicts", encode_verdict(one), job_key(one.job)).get(30)
+        producer.send(f"{topic.prefix}.verdicts", encode_verdict(one), job_key(one.job)).get(60)
         producer.commit_transaction() if is_good else producer.abort_transaction()
     producer.close()
     sinks(topic)
@@ -348,13 +348,13 @@ def test_while_the_database_is_away_what_waits_is_counted_and_a_dropped_table_is
 
     endpoint.stop()
     topic.say(verdict("held"))
-    wait_until(lambda: "tocsin_sink_waiting 1\n" in sink.page("/metrics"), 30)
+    wait_until(lambda: "tocsin_sink_waiting 1\n" in sink.page("/metrics"), 60)
     topic.say(*(verdict(f"waits-{number}") for number in range(5)))
-    wait_until(lambda: "tocsin_sink_lag_messages 6\n" in sink.page("/metrics"), 30)  # the one in hand, too
+    wait_until(lambda: "tocsin_sink_lag_messages 6\n" in sink.page("/metrics"), 60)  # the one in hand, too
     endpoint.start()
     wait_until(committed(topic), 60)
     assert len(_ids(endpoint)) == 7
-    wait_until(lambda: "tocsin_sink_lag_messages 0\n" in sink.page("/metrics"), 30)
+    wait_until(lambda: "tocsin_sink_lag_messages 0\n" in sink.page("/metrics"), 60)
 
 
 def test_what_a_transaction_leaves_behind_its_messages_is_done_with_them(
@@ -365,7 +365,7 @@ def test_what_a_transaction_leaves_behind_its_messages_is_done_with_them(
     producer.init_transactions()
     producer.begin_transaction()
     sent = [producer.send(f"{topic.prefix}.verdicts", b"", partition=0) for _ in range(3)]
-    assert [future.get(30).offset for future in sent] == [0, 1, 2]
+    assert [future.get(60).offset for future in sent] == [0, 1, 2]
     producer.commit_transaction()
     producer.close()
     name = f"{topic.prefix}.reader"
@@ -380,11 +380,11 @@ def test_what_a_transaction_leaves_behind_its_messages_is_done_with_them(
 
             return look
 
-        wait_until(lambda: len(brought) == 3 or stands_at(-1)(), 30)
+        wait_until(lambda: len(brought) == 3 or stands_at(-1)(), 60)
         source.commit(brought[:2])
-        wait_until(stands_at(2), 30)
+        wait_until(stands_at(2), 60)
         source.commit(brought[2:])
-        wait_until(stands_at(4), 30)
+        wait_until(stands_at(4), 60)
     asking.close()
     assert len(brought) == 3
 

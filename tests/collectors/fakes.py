@@ -30,7 +30,7 @@ class Agent:
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [message for message in self.drain() if message["t"] == kind]
 
-    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], seconds: float = 5.0) -> dict[str, Any]:
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], seconds: float = 60.0) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for message in self.drain():

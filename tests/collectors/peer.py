@@ -21,7 +21,7 @@ LENGTH = struct.Struct("<I")
 _BY_UID = {"t": "challenge", "v": 1, "by": "uid", "nonce": "00" * 32}
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for something that other threads bring about; fail when it does not come."""
     until = time.monotonic() + seconds
     while not condition():
@@ -42,12 +42,18 @@ class EnginePeer:
         is_closed: whether it has ended.
     """
 
-    def __init__(self, path: Path, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        gate: Gate | None = None,
+        controls: Callable[[EnginePeer], list[dict[str, Any]]] = lambda _: [],
+    ) -> None:
+        """Listen at once; ``controls`` makes the list of the control messages, which may watch what is added."""
         self.path = path
         self.gate = gate
         self._sign_in: PeerSignIn | None = None
         self.frames: list[bytes] = []
-        self.controls: list[dict[str, Any]] = []
+        self.controls: list[dict[str, Any]] = controls(self)
         self.acks = True
         self.offset_ns = 0
         self.refuse: Callable[[bytes], dict[str, Any] | None] = lambda _: None
@@ -97,7 +103,7 @@ class EnginePeer:
         self.hang_up()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(5)
+        self._thread.join(60)
         self.path.unlink()
 
     def _run(self) -> None:

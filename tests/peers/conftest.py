@@ -51,7 +51,7 @@ def running(name: str, flags: list[str], ready_url: str, log: Path) -> Iterator[
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def _skipped_count(config: pytest.Config) -> int:

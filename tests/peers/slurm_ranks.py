@@ -44,8 +44,9 @@ def steps_of(folder: Path, attempt: int) -> int:
 
 
 def pids_of(folder: Path, attempt: int) -> dict[str, int]:
-    """Node -> process of its rank."""
-    return dict(json.loads((folder / f"attempt{attempt}.json").read_text()))
+    """Node -> process of its rank; nothing before all have begun."""
+    file = folder / f"attempt{attempt}.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def main(folder: Path) -> None:
@@ -62,7 +63,9 @@ def main(folder: Path) -> None:
         order |= {"agent": str(folder / node / "a.sock"), "board": str(board)}
         ranks.append(subprocess.Popen([sys.executable, "-S", "-E", fake_rank.__file__, json.dumps(order)]))
     pids = {node: process.pid for node, process in zip(nodes, ranks, strict=True)}
-    (folder / f"attempt{attempt}.json").write_text(json.dumps(pids))
+    written = folder / f"attempt{attempt}.json.new"
+    written.write_text(json.dumps(pids))
+    written.rename(folder / f"attempt{attempt}.json")
     reported: set[int] = set()
     while len(reported) < len(ranks):
         for rank, process in enumerate(ranks):

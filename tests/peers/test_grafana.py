@@ -57,7 +57,7 @@ def test_prometheus_answers_each_query_of_the_dashboards(tmp_path: Path) -> None
             f"--web.listen-address=127.0.0.1:{port}",
         ]
         stack.enter_context(running("prometheus", flags, f"{url}/-/ready", tmp_path / "prometheus.log"))
-        until(lambda: len(query(url, "count_over_time(up[1m]) >= 4")) == len(jobs), 30)
+        until(lambda: len(query(url, "count_over_time(up[1m]) >= 4")) == len(jobs), 60)
         asked = {name: Page(0, 60, CHOSEN[name.partition(":")[0]]).promql(one.text) for name, one in QUERIES.items()}
         found = {name: len(query(url, text)) for name, text in asked.items()}
         unfiltered = {name: len(query(url, _ONLY.sub("", asked[name]))) for name in UNHURT}

@@ -63,7 +63,7 @@ def _alertmanager_config(webhook: Receiver) -> str:
 def _rules() -> str:
     """Return the shipped rules with short waits."""
     text = (FOLDER / "incidents.yml").read_text("utf-8")
-    return text.replace("keep_firing_for: 5m", "keep_firing_for: 4s").replace("for: 2m", "for: 2s")
+    return text.replace("keep_firing_for: 5m", "keep_firing_for: 10s").replace("for: 2m", "for: 2s")
 
 
 @pytest.fixture

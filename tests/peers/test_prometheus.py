@@ -49,7 +49,7 @@ def test_promtool_says_that_the_rules_about_tocsin_fire_when_they_should(tmp_pat
 
 
 def query(url: str, text: str) -> list[Any]:
-    with urllib.request.urlopen(f"{url}/api/v1/query?query={urllib.parse.quote(text)}", timeout=5) as answer:
+    with urllib.request.urlopen(f"{url}/api/v1/query?query={urllib.parse.quote(text)}", timeout=30) as answer:
         return list(json.load(answer)["data"]["result"])
 
 
@@ -66,7 +66,7 @@ def test_prometheus_reads_the_incidents(tmp_path: Path) -> None:
         ]
         url = f"http://127.0.0.1:{port}"
         with running("prometheus", flags, f"{url}/-/ready", tmp_path / "prometheus.log"):
-            until(lambda: bool(query(url, "tocsin_incident")), 30)
+            until(lambda: bool(query(url, "tocsin_incident")), 60)
             found = query(url, "tocsin_incident")
 
     assert [one["value"][1] for one in found] == ["1"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.peers.slurm import REQUEUE_SECONDS, Slurm, is_ready, user_name
+from tests.peers.slurm import Slurm, is_ready, user_name
 from tests.pipeline.actions.executors.made import SECOND_NS, carried_out, made_action, steps_of
 from tests.pipeline.actions.executors.world import SmallController
 from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
@@ -93,7 +93,7 @@ def test_a_job_is_evicted_once_whenever_its_executor_dies(slurm: Slurm) -> None:
 
     slurm.until(is_done)
     assert steps == ["drain", "note", "requeue_held", "exclude", "release"]
-    slurm.until(lambda: slurm.job(job_id).is_running, REQUEUE_SECONDS + 15)
+    slurm.until(lambda: slurm.job(job_id).is_running)
     job = slurm.job(job_id)
     assert (job.restart_count, job.excluded) == (1, left)
     assert job.admin_comment == f"paid for by physics; [HC] tocsin {action.action_id} after 0 restarts"

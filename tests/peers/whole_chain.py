@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.peers.slurm import REQUEUE_SECONDS, Slurm
+from tests.peers.slurm import Slurm
 from tests.peers.slurm_ranks import CLUSTER, pids_of, steps_of
 from tests.peers.test_live_alerts import alerts
 from tests.pipeline.alerts.adapters.receiver import Receiver
@@ -27,7 +27,7 @@ RANK_COUNT = 4
 NODES = tuple(f"node{number}" for number in range(1, RANK_COUNT + 2))
 """Nodes with an agent: the first four, which Slurm gives to the job, and one that can take the place of another."""
 _WARM_STEPS = 60
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 ROUTES = """
 version: 1
 receivers:
@@ -105,6 +105,7 @@ class Site:
         command = f"cd {ROOT} && exec {sys.executable} -m tests.peers.slurm_ranks {self.folder}"
         self.job_id = self.slurm.submit(RANK_COUNT, command=command)
         self.slurm.until(lambda: steps_of(self.folder, 0) >= _WARM_STEPS, _START_SECONDS)
+        self.slurm.until(lambda: len(pids_of(self.folder, 0)) == RANK_COUNT)
 
     def strike(self) -> str:
         """One machine loses a GPU, as its kernel says, and the rank there dies; the machine's node."""
@@ -133,7 +134,7 @@ def play(site: Site, webhook: Receiver) -> str:
     node, slurm = site.strike(), site.slurm
     slurm.until(lambda: slurm.node(node).takes_no_work, 60)
     slurm.until(lambda: slurm.job(site.job_id).restart_count == 1)
-    slurm.until(lambda: slurm.job(site.job_id).is_running, REQUEUE_SECONDS + 15)
+    slurm.until(lambda: slurm.job(site.job_id).is_running)
     slurm.until(lambda: steps_of(site.folder, 1) > 0)
     until(lambda: bool(alerts(webhook, "TocsinIncident", "firing")))
     return node

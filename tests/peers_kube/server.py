@@ -61,7 +61,7 @@ def _process(name: str, work: Path, command: list[str]) -> Iterator[subprocess.P
             yield process
         finally:
             process.kill()
-            process.wait(20)
+            process.wait(60)
 
 
 def _etcd(work: Path, port: int, peer_port: int) -> list[str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(done: Callable[[], bool], seconds: float = 60.0) -> None:
     """Until it is so; an assertion fails where it does not come to that."""
     deadline = time.monotonic() + seconds
     while not done():

@@ -188,7 +188,7 @@ def end(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.terminate()
         with suppress(subprocess.TimeoutExpired):
-            child.wait(15)
+            child.wait(60)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

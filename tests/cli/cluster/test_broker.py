@@ -24,7 +24,7 @@ def make_topic(broker: Broker, name: str) -> None:
 
 def send(broker: Broker, topic: str, value: bytes) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.address, compression_type="zstd")
-    producer.send(topic, value, key=b"k", headers=[("kind", b"tick")], timestamp_ms=1_700_000_000_000).get(20)
+    producer.send(topic, value, key=b"k", headers=[("kind", b"tick")], timestamp_ms=1_700_000_000_000).get(60)
     producer.close()
 
 
@@ -38,7 +38,7 @@ def read(broker: Broker, topic: str, count: int) -> list[tuple[int, bytes, bytes
             found.extend((record.timestamp, record.key, record.value) for record in records)
         return len(found) >= count
 
-    wait_until(all_there, 20)
+    wait_until(all_there, 60)
     consumer.close()
     return found
 

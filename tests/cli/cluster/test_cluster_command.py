@@ -134,8 +134,8 @@ def test_a_recording_goes_through_all_of_it_while_its_servers_die(up: Up, tmp_pa
     down = up.tocsin("cluster", "down", f"--folder={up.folder}")
     assert (down.returncode, down.stdout) == (0, "ended\n")
     assert up.process is not None
-    assert up.process.wait(10) == 0
-    wait_until(lambda: not processes_of(up.folder), 10)
+    assert up.process.wait(60) == 0
+    wait_until(lambda: not processes_of(up.folder), 60)
     assert up.tocsin("cluster", "logs", f"--folder={up.folder}", "jobmanager", "-n1").stdout.count("\n") == 1
 
 
@@ -150,7 +150,7 @@ def test_whatever_ends_it_while_it_starts_it_leaves_nobody_behind(up: Up, number
     status = up.process.wait(60)
 
     assert status == (-number if number is signal.SIGKILL else 0)
-    wait_until(lambda: not processes_of(up.folder), 20)
+    wait_until(lambda: not processes_of(up.folder), 60)
     assert up.tocsin("cluster", "status", f"--folder={up.folder}").returncode == 1
     again = up.tocsin("cluster", "down", f"--folder={up.folder}")
     assert (again.returncode, again.stdout) == (0, f"no cluster runs in {up.folder}\n")

@@ -87,7 +87,7 @@ class Site:
     def stop(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(10)
+            self._thread.join(60)
         for child in self.children.values():
             child.kill()
 
@@ -181,5 +181,5 @@ def test_planned_work_a_denial_and_a_closing_reach_all_who_act_by_them(
     assert site.rows(notes) == [{"target": host, "actor": "operator:ann"}]
     said = "SELECT verdict_id, is_true, actor FROM tocsin.feedback FINAL"
     assert site.rows(said) == [{"verdict_id": idle, "is_true": False, "actor": "operator:ann"}]
-    wait_until(lambda: (idle, "taken_back") in site.told(), 30)
+    wait_until(lambda: (idle, "taken_back") in site.told(), 60)
     assert {name for name, _ in site.told()} == {idle}  # what fell under work is seen and stored, and pages nobody

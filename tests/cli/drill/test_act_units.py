@@ -180,7 +180,7 @@ def test_without_an_action_nothing_starts_again_though_the_ranks_are_gone(stand:
     ran.join(0.3)
     assert ran.is_alive()
     stand.controller.stop()
-    ran.join(5)
+    ran.join(60)
     assert stand.attempts.begun == [(), ("end",)]
 
 

@@ -118,8 +118,8 @@ def test_nothing_is_left_behind_even_of_a_stopped_rank(short_folder: Path, numbe
     assert len(drill.alive()) > 5
 
     drill.process.send_signal(number)
-    drill.process.wait(timeout=20)
-    deadline = time.monotonic() + 8.0  # after SIGKILL it is the watchdog that cleans up
+    drill.process.wait(timeout=60)
+    deadline = time.monotonic() + 60.0  # after SIGKILL it is the watchdog that cleans up
     while (drill.alive() or any(short_folder.iterdir())) and time.monotonic() < deadline:
         time.sleep(0.1)
 
@@ -136,7 +136,8 @@ def test_the_relay_delays_what_passes_from_the_moment_it_is_told_to(short_folder
         with socket.create_server(("127.0.0.1", 0)) as target:
             port = int(relay.ask(str(control), f"open {target.getsockname()[1]}"))
             with socket.create_connection(("127.0.0.1", port)) as near, target.accept()[0] as far:
-                healthy_seconds = round_trip_seconds(near, far)
+                # of several: another program on the core makes some slow, the relay would make all
+                healthy_seconds = min(round_trip_seconds(near, far) for _ in range(20))
                 assert relay.ask(str(control), "delay 0.2") == "ok"
 
                 assert healthy_seconds < 0.2

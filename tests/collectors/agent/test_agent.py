@@ -114,12 +114,12 @@ def test_from_hooks_to_an_engine_and_a_clean_end(start: Callable[..., Running]) 
         statuses = [s for s in agent.peer.of(HostStatus) if s.job.job_id == "j" and s.clock_error_ns < 10**8]
         return bool({type(record) for record in agent.peer.records} >= kinds and frames and statuses)
 
-    wait_until(complete, 15)
+    wait_until(complete, 60)
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
     health = urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5).read().decode()
     agent.process.send_signal(signal.SIGTERM)
 
-    assert agent.process.wait(10) == 0
+    assert agent.process.wait(60) == 0
     wait_until(lambda: agent.peer.events("agent")[-1].payload["edge"] == "stop")
     rows = [row for batch in agent.peer.of(StepBatch) for row in batch.rows]
     assert sorted((row.rank, row.step) for row in rows) == [(rank, step) for rank in (0, 1) for step in range(12)]
@@ -163,7 +163,7 @@ def test_what_the_socket_took_is_sent_once_over_restarts(start: Callable[..., Ru
             hook.send("step", step=len(taken), dur=0.001, coll=[["w", "all_reduce", len(taken), 8, now - 9, now]])
             taken.append(len(taken))
         agent.process.send_signal(signal.SIGTERM)
-        assert agent.process.wait(10) == 0
+        assert agent.process.wait(60) == 0
         if life < 2:
             agent = start()
 
@@ -206,7 +206,7 @@ def test_a_clock_ten_minutes_ahead_is_corrected(start: Callable[..., Running]) -
     agent.peer.refuse = too_new
     agent.peer.hang_up()  # the engine's clock was moved, not the host's: the agent has to ask anew
     agent.hook().send("hello", pid=1, world_size=1)
-    wait_until(lambda: agent.peer.events("clock_ahead"), 15)
+    wait_until(lambda: agent.peer.events("clock_ahead"), 60)
     ahead = agent.peer.events("clock_ahead")[0]
 
     assert ahead.payload["ahead_seconds"] == pytest.approx(600, abs=1)
@@ -222,7 +222,7 @@ def test_probes_are_answered_and_other_users_files_are_not_read(start: Callable[
     hook = agent.hook(3)
     reply = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     reply.bind(str(agent.folder / "reply"))
-    reply.settimeout(5)
+    reply.settimeout(60)
     now = time.time_ns()
     hook.send("hello", pid=1, world_size=4, reply=str(agent.folder / "reply"))
     hook.send("step", step=1, dur=0.1, coll=[["w", "all_reduce", 5, 8, now - 9, now]])
@@ -313,9 +313,9 @@ def test_collectors_that_raise_or_hang_are_seen_and_the_rest_goes_on(tmp_path: P
     FakeHook(tmp_path / "a").send("hello", pid=1, world_size=1)
     wait_until(lambda: any(getattr(record, "name", "") == "hello" for record in sink.records))
     assert agent.health() == (True, "ok")
-    assert agent.ready() == (False, "collectors fail: hangs, raises")
+    wait_until(lambda: agent.ready() == (False, "collectors fail: hangs, raises"))  # a busy machine hangs for moments
     agent.stop()
-    thread.join(5)
+    thread.join(60)
     gate.set()
 
     assert not thread.is_alive()

@@ -27,7 +27,7 @@ def running(tmp_path: Path) -> Iterator[Agent]:
     thread.start()
     yield agent
     agent.stop()
-    thread.join(10)
+    thread.join(60)
 
 
 def value(agent: Agent, name: str) -> float:
@@ -47,14 +47,14 @@ def test_a_second_agent_is_refused_with_the_first_ones_pid_and_takes_nothing_awa
         wait_until((tmp_path / "a").exists)
         inode = (tmp_path / "a").stat().st_ino
         second = agent_process(tmp_path)
-        _, said = second.communicate(timeout=30)
+        _, said = second.communicate(timeout=60)
 
         assert second.returncode != 0
         assert f"socket = '{tmp_path}/a': must be free, but process {first.pid} listens there" in said
         assert (tmp_path / "a").stat().st_ino == inode
         FakeHook(tmp_path / "a").send("hello", pid=1)
         first.send_signal(signal.SIGTERM)
-        assert first.wait(20) == 0
+        assert first.wait(60) == 0
         assert list(tmp_path.glob("a*")) == []
     finally:
         first.kill()

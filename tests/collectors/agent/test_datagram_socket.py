@@ -94,7 +94,7 @@ def test_a_probe_finds_the_steps_that_were_not_read_yet(tmp_path: Path) -> None:
         wait_until(lambda: any(isinstance(record, ProbeAnswer) for record in sink.records))
     finally:
         agent.stop()
-        thread.join(10)
+        thread.join(60)
         rank.close()
     [answer] = [record for record in sink.records if isinstance(record, ProbeAnswer)]
     ring = decode(answer.payload)

@@ -45,7 +45,7 @@ def test_the_socket_of_a_killed_rank_goes_and_that_of_a_living_one_stays(folder:
         sockets.on_time(1)
         assert gone.exists()
         killed.send_signal(signal.SIGKILL)
-        killed.wait(30)
+        killed.wait(60)
         sockets.on_time(LOOK_NS)
         assert gone.exists()  # not a minute yet
         sockets.on_time(1 + LOOK_NS)
@@ -54,14 +54,14 @@ def test_the_socket_of_a_killed_rank_goes_and_that_of_a_living_one_stays(folder:
     finally:
         for process in (killed, living):
             process.kill()
-            process.wait(30)
+            process.wait(60)
             assert process.stdout is not None
             process.stdout.close()
 
 
 def test_what_is_no_socket_has_another_name_or_is_listened_on_stays(folder: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait(30)
+    dead.wait(60)
     name = f"tocsin-hook-{dead.pid}-0123abcd.sock"
     (folder / name).write_text("data")
     HookSockets(str(folder / "agent.sock")).on_time(0)

@@ -40,7 +40,7 @@ def test_from_hooks_to_topics_and_a_clean_end(kafka_broker: Broker, topic_prefix
     command = [sys.executable, "-m", "tocsin", "agent", "--host=h", f"--spool-dir={tmp_path}/spool", *flags]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
     try:
-        wait_until((tmp_path / "agent").exists, 30)
+        wait_until((tmp_path / "agent").exists, 60)
         hook = FakeHook(tmp_path / "agent")
         hook.send("hello", pid=1, world_size=1)
         for step in range(5):
@@ -50,7 +50,7 @@ def test_from_hooks_to_topics_and_a_clean_end(kafka_broker: Broker, topic_prefix
         read_until(kafka_broker.address, sorted(topics), lambda found: {record.topic for record in found} == topics)
         process.send_signal(signal.SIGTERM)
 
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -90,7 +90,7 @@ def test_an_agent_whose_clock_is_ahead_says_so_and_stamps_with_the_broker_s(
         read_until(kafka_broker.address, [f"{topic_prefix}.events"], reported)
     finally:
         agent.stop()
-        thread.join(20)
+        thread.join(60)
     (event,) = [event for event in found if isinstance(event, Event) and event.name == "clock_ahead"]
 
     assert abs(event.payload["ahead_seconds"] - AHEAD_NS / 1e9) < 1

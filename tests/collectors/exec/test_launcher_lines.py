@@ -207,7 +207,7 @@ def test_a_killed_rank_of_a_real_torchrun_is_the_one_that_is_named(tmp_path: Pat
         wait_until(lambda: len({e.rank for e in ended(peer)}) == 4)
     finally:
         agent.send_signal(signal.SIGTERM)
-        agent.wait(20)
+        agent.wait(60)
         peer.close()
 
     assert {event.job.job_id for event in ended(peer)} == {next(iter(e.job.job_id for e in peer.events("hello")))}

@@ -204,7 +204,7 @@ def test_an_agent_that_comes_later_is_found_and_one_that_dies_is_left(tmp_path: 
     path = tmp_path / "agent.sock"
     h = start(path)
     late = Agent(path)
-    late.wait_for(lambda m: m["t"] == "hello", seconds=4)
+    late.wait_for(lambda m: m["t"] == "hello")
     with hook.step():
         pass
     assert late.of("step")[0]["dropped"] > 0
@@ -217,7 +217,7 @@ def test_an_agent_that_comes_later_is_found_and_one_that_dies_is_left(tmp_path: 
 
     assert not h.recorder.sender.connected
     again = Agent(path)
-    again.wait_for(lambda m: m["t"] == "hello", seconds=4)
+    again.wait_for(lambda m: m["t"] == "hello")
     hook.close()
     assert again.of("bye")
     again.close()
@@ -297,7 +297,7 @@ def test_beats_say_which_phase_lasts(agent: Agent) -> None:
     start(agent)
 
     with hook.step(5), hook.phase("backward"):
-        beat = agent.wait_for(lambda m: m["t"] == "beat" and m["phase"] == "backward", seconds=3)
+        beat = agent.wait_for(lambda m: m["t"] == "beat" and m["phase"] == "backward")
 
     assert beat["step"] == 5
     assert 0 < beat["step_ns"] <= beat["phase_ns"] <= beat["ts"]
@@ -355,7 +355,7 @@ def test_a_collective_that_lasts_is_in_flight_at_once(agent: Agent) -> None:
     communicator = Communicator(group, "0/abc", [0, 1])
 
     operation, timed = h.tracker.begin(communicator, "all_reduce", 64)
-    beat = agent.wait_for(lambda m: m["t"] == "beat" and m["inflight"], seconds=3)
+    beat = agent.wait_for(lambda m: m["t"] == "beat" and m["inflight"])
     h.tracker.finish(operation, communicator, timed=timed)
     with hook.step():
         pass
@@ -374,7 +374,7 @@ def test_requests_for_dumps_that_make_no_sense_change_nothing(agent: Agent, tmp_
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker:
         for request in (b"", b"\xff\xfe", b"[1]", b'{"t":"dump"}', b'{"v":1,"t":"dump","dir":"/nowhere/x"}'):
             asker.sendto(request, reply)
-    agent.wait_for(lambda m: m["t"] == "beat", seconds=3)
+    agent.wait_for(lambda m: m["t"] == "beat")
 
     assert h.reporter.error_count == 0
     assert not agent.of("dump")

@@ -124,8 +124,8 @@ def test_devices_of_one_host_with_another_digest_or_wrong_products_are_named() -
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a process ends within ten seconds: one that was killed may be on its way out for a moment."""
-    deadline = time.monotonic() + 10
+    """Whether a process ends within a minute: one that was killed may be on its way out for a moment."""
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -143,7 +143,10 @@ def test_a_child_that_hangs_is_killed_with_its_own_children(tmp_path: Path) -> N
         "import subprocess, time; p = subprocess.Popen(['sleep', '60'])\n"
         f"open({str(mark)!r}, 'w').write(str(p.pid)); time.sleep(60)"
     )
-    answers = run_all([[sys.executable, "-c", script], [sys.executable, "-c", "print('{\"a\": 1}')"]], 3.0)
+    for seconds in (1.0, 5.0, 30.0):  # a slow machine may need more before both have begun
+        answers = run_all([[sys.executable, "-c", script], [sys.executable, "-c", "print('{\"a\": 1}')"]], seconds)
+        if mark.exists() and mark.read_text() and answers[1].reason is None:
+            break
 
     assert [answer.reason for answer in answers] == [CheckReason.TIMED_OUT, None]
     assert answers[1].values == {"a": 1}

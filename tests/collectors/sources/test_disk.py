@@ -60,9 +60,10 @@ def test_a_disk_that_does_not_answer_stops_itself_only(monkeypatch: pytest.Monke
     host, disk = runners([], seen)
     for runner in (host, disk):
         runner.start()
-    wait_until(lambda: disk.report().reason == "hung" and "host" in seen)
+    # a busy machine may take the tenth of a second from the host's collector, too: its next reading is well again
+    wait_until(lambda: disk.report().reason == "hung" and "host" in seen and host.report().ok)
 
-    assert host.report().ok
+    assert disk.report().reason == "hung"
     for runner in (host, disk):
         runner.stop()
     gate.set()

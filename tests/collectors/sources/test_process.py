@@ -140,7 +140,7 @@ def test_a_real_child_is_stopped_continued_and_killed() -> None:
     watcher = ProcessWatcher(SystemClock())
     watcher.watch(JOB, 0, child.pid)
 
-    def until_seen(seconds: float = 5.0) -> HostEvent:
+    def until_seen(seconds: float = 60.0) -> HostEvent:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             events = watcher.collect(time.time_ns()).events

@@ -188,9 +188,9 @@ def test_the_pretended_host_is_the_process_tree_and_ends_with_it() -> None:
     parent = subprocess.Popen([sys.executable, "-c", burner], start_new_session=True)
     try:
         collector = ProcessTreeCollector(ProcessTreeConfig(parent.pid))
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         values: dict[str, float] = {}
-        while values.get("cpu_util_ratio", 0.0) < 0.05 and time.monotonic() < until + 20:
+        while values.get("cpu_util_ratio", 0.0) < 0.05 and time.monotonic() < until:
             values = dict(collector.collect(time.time_ns()).host)
             time.sleep(0.1)
     finally:

@@ -110,7 +110,7 @@ def test_who_does_not_is_told_what_is_wrong_and_keeps_its_records(
 def test_a_password_that_is_put_right_lets_the_agent_in_without_a_restart(
     secure: tuple[Broker, Path], topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tocsin.collectors.transport.kafka_client.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("tocsin.collectors.transport.kafka_client.CONNECT_SECONDS", 3.0)
     make_topics(secure[0], topic_prefix)
     sink = start(secure, topic_prefix, PLAIN, "wrong")
     wait_until(lambda: sink.status().spooled_count == 1, 90)
@@ -129,17 +129,16 @@ def test_who_may_not_write_is_told_and_is_let_in_when_it_may(
     monkeypatch.setattr("tocsin.collectors.transport.kafka_client.CONNECT_SECONDS", 2.0)
     make_topics(secure[0], topic_prefix)
     sink = start(secure, topic_prefix, PLAIN.replace("alice", "carol"), "secret-of-carol")
-    wait_until(lambda: any(record.getMessage() == "broker away" for record in caplog.records), 90)
+
+    def is_told(text: str) -> bool:  # a slow broker may not answer at all in the first two seconds
+        return any(text in str(record.__dict__.get("error")) for record in caplog.records)
+
+    wait_until(lambda: is_told(f"topic {topic_prefix}.frames"), 90)
     grant(secure[0], topic_prefix, ACLOperation.DESCRIBE)
-    wait_until(
-        lambda: len({record.__dict__["error"] for record in caplog.records if "error" in record.__dict__}) > 1, 90
-    )
+    wait_until(lambda: is_told("this user may not use the topic: grant it on the broker"), 90)
     grant(secure[0], topic_prefix, ACLOperation.WRITE)
 
     assert len(read_count(secure[0].address, [f"{topic_prefix}.events"], 1)) == 1
-    errors = " ".join(str(record.__dict__.get("error")) for record in caplog.records)
-    assert f"topic {topic_prefix}.frames" in errors
-    assert "this user may not use the topic: grant it on the broker" in errors
     sink.close(5)
 
 

@@ -81,7 +81,7 @@ def start(tmp_path: Path, topic_prefix: str) -> Iterator[Start]:
     yield make
     for one in sinks:
         one.close(0.2)
-        assert not one.is_alive()
+        wait_until(lambda one=one: not one.is_alive())  # type: ignore[misc]
 
 
 def test_each_kind_goes_to_its_topic_with_key_headers_and_event_time(
@@ -95,7 +95,7 @@ def test_each_kind_goes_to_its_topic_with_key_headers_and_event_time(
     ]
     for record in sent:
         one.put(record)
-    wait_until(lambda: one.status().acked_count == len(sent), 30)
+    wait_until(lambda: one.status().acked_count == len(sent), 60)
     topics = sorted({topic_of(record, topic_prefix) for record in sent})
     found = read_count(kafka_broker.address, topics, len(sent))
 
@@ -104,9 +104,9 @@ def test_each_kind_goes_to_its_topic_with_key_headers_and_event_time(
     }
     assert {r.value for r in found} == set(map(encode, sent))
     assert {headers(r)["kind"] for r in found} == {b"frame", b"steps", b"collectives", b"record"}
+    wait_until(lambda: one.status().offset.is_known)  # a slow broker may say its time after it took the records
     status = one.status()
     assert (status.is_connected, status.spooled_count, status.refused_count) == (True, 0, 0)
-    assert status.offset.is_known
     assert abs(status.offset.offset_ns) < status.offset.error_ns + 2_000_000
 
 
@@ -119,7 +119,7 @@ def test_each_record_is_signed_with_the_credential_that_the_file_holds_now(
     one = start(kafka_broker.address, tokens=TokenSearch(str(path)))
     for number in range(5):
         one.put(event(number))
-    wait_until(lambda: one.status().acked_count == 5, 30)
+    wait_until(lambda: one.status().acked_count == 5, 60)
     found = read_count(kafka_broker.address, [f"{topic_prefix}.events"], 5)
 
     assert [is_signed_by(record.value, key) for record in found] == [True] * 5
@@ -140,7 +140,7 @@ def test_what_came_while_the_broker_was_away_comes_first_and_in_order(
     broker.start()
     for number in range(10, 20):
         one.put(event(number))
-    wait_until(lambda: one.status().acked_count == 20, 30)
+    wait_until(lambda: one.status().acked_count == 20, 60)
 
     assert numbers(broker.address, topic_prefix, 20) == list(range(20))
     wait_until(lambda: one.status().spooled_count == 0)
@@ -165,12 +165,12 @@ def test_a_broker_killed_while_records_are_sent_loses_none_and_keeps_their_order
             time.sleep(0.002)  # so that they are not one batch
 
     put(0)
-    wait_until(lambda: one.status().acked_count > 0, 30)
+    wait_until(lambda: one.status().acked_count > 0, 60)
     put(100)
     broker.crash()
     put(200)
     if is_long:
-        wait_until(lambda: one.status().spooled_count > 0, 30)
+        wait_until(lambda: one.status().spooled_count > 0, 60)
     put(300)
     broker.start()
     put(400)
@@ -188,11 +188,11 @@ def test_a_broker_that_stands_still_does_not_block_the_host(
     make_topics(broker, topic_prefix)
     one = start(broker.address)
     one.put(event(0))
-    wait_until(lambda: one.status().acked_count == 1, 30)
+    wait_until(lambda: one.status().acked_count == 1, 60)
     os.kill(broker.child.pid, signal.SIGSTOP)
     for number in range(1, 3000):
         one.put(event(number))  # would wait for good
-    wait_until(lambda: one.status().spooled_count > 2000, 30)
+    wait_until(lambda: one.status().spooled_count > 2000, 60)
     os.kill(broker.child.pid, signal.SIGCONT)
 
     assert numbers(broker.address, topic_prefix, 3000) == list(range(3000))
@@ -206,10 +206,11 @@ def test_the_spool_outlives_the_agent(private_broker: Callable[..., Broker], top
     for number in range(7):
         first.put(event(number))
     first.close(0.1)
+    wait_until(lambda: not first.is_alive())
     broker.start()
     second = start(broker.address)
     second.put(event(7))
-    second.close(20)
+    second.close(60)
 
     assert numbers(broker.address, topic_prefix, 8) == list(range(8))
 
@@ -230,14 +231,14 @@ def test_what_comes_while_a_long_spool_is_sent_waits_on_the_disk(
         one.put(event(number))
     wait_until(lambda: one.status().spooled_count == 400)
     broker.start()
-    wait_until(lambda: one.status().acked_count > 0, 30)
+    wait_until(lambda: one.status().acked_count > 0, 60)
     new = event(400, time.time_ns())
     one.put(new)
 
     def is_on_disk() -> bool:
         return any(encode(new) in path.read_bytes() for path in (tmp_path / "spool").glob("*.spool"))
 
-    wait_until(is_on_disk, 5)
+    wait_until(is_on_disk, 60)
     assert one.status().spooled_count > 1
     assert numbers(broker.address, topic_prefix, 401) == list(range(401))
 
@@ -245,32 +246,37 @@ def test_what_comes_while_a_long_spool_is_sent_waits_on_the_disk(
 def test_closing_sends_what_waits(kafka_broker: Broker, topic_prefix: str, start: Start) -> None:
     make_topics(kafka_broker, topic_prefix)
     one = start(kafka_broker.address)
-    wait_until(lambda: one.status().is_connected, 30)
+    wait_until(lambda: one.status().is_connected, 60)
     for number in range(2000):
         one.put(event(number))
-    one.close(20.0)
+    one.close(60.0)
 
     assert numbers(kafka_broker.address, topic_prefix, 2000) == list(range(2000))
     assert one.status().spooled_count == 0
 
 
 def test_a_clock_ten_minutes_ahead_is_noticed_and_its_records_are_refused(
-    kafka_broker: Broker, topic_prefix: str, start: Start
+    kafka_broker: Broker, topic_prefix: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    session = "tocsin.collectors.transport.kafka_session"
+    monkeypatch.setattr(f"{session}.CLOCK_WAIT_SECONDS", 60.0)  # a slow broker says its time later than others
+    monkeypatch.setattr(f"{session}._WARN_SECONDS", 60.0)
     make_topics(kafka_broker, topic_prefix)
     one = start(kafka_broker.address, AheadClock())
+    begun_ns = time.time_ns()
     for number in range(5):
         one.put(event(number, time.time_ns() + AHEAD_NS))
-    wait_until(lambda: one.status().refused_count == 5, 30)
+    wait_until(lambda: one.status().refused_count == 5, 60)
+    age_ns = time.time_ns() - begun_ns  # no record was older when it was refused
     one.put(event(5))  # stamped rightly, as the agent does from now on
-    wait_until(lambda: one.status().acked_count == 1, 30)
+    wait_until(lambda: one.status().acked_count == 1, 60)
     offset, said = one.status().offset, one.poll()
 
     assert numbers(kafka_broker.address, topic_prefix, 1) == [5]
     assert abs(offset.offset_ns - AHEAD_NS) < offset.error_ns + 2_000_000
     assert [found.reason for found in said if isinstance(found, Refused)] == ["clock_ahead"]
     assert isinstance(said[0], Refused)
-    assert AHEAD_NS - 5e9 < said[0].ahead_ns < AHEAD_NS
+    assert AHEAD_NS - 5e9 - age_ns < said[0].ahead_ns < AHEAD_NS
     assert one.status().reconnect_count == 1  # the broker was not even asked
 
 
@@ -280,6 +286,7 @@ def test_without_a_clock_topic_the_broker_s_own_refusal_counts_and_the_others_ar
     make_topics(kafka_broker, topic_prefix)
     admin = KafkaAdminClient(bootstrap_servers=kafka_broker.address)
     admin.delete_topics([f"{topic_prefix}.clock"])
+    wait_until(lambda: f"{topic_prefix}.clock" not in admin.list_topics())  # it answers before the topic is gone
     admin.close()
     one = start(kafka_broker.address)
     for number in range(30):
@@ -330,11 +337,15 @@ def test_topics_that_are_missing_are_told_and_found_when_they_come(
     monkeypatch.setattr("tocsin.collectors.transport.kafka_client.CONNECT_SECONDS", 2.0)
     one = start(kafka_broker.address)
     one.put(event(0))
-    wait_until(lambda: any("broker away" in record.getMessage() for record in caplog.records), 30)
-    reported = next(record.__dict__["error"] for record in caplog.records if "broker away" in record.getMessage())
+    told = f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"
+
+    def is_told() -> bool:
+        away = [record.__dict__["error"] for record in caplog.records if "broker away" in record.getMessage()]
+        return told in away  # a slow broker may not answer at all in the first two seconds
+
+    wait_until(is_told, 60)
     make_topics(kafka_broker, topic_prefix)
 
-    assert reported == f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"
     assert numbers(kafka_broker.address, topic_prefix, 1) == [0]
 
 
@@ -345,7 +356,7 @@ def test_a_record_that_cannot_be_sent_is_counted_and_the_rest_goes_on(
     one = start(kafka_broker.address)
     for record in (Tick(-1), Tick(5), event(1)):
         one.put(record)
-    wait_until(lambda: one.status().acked_count == 1, 30)
+    wait_until(lambda: one.status().acked_count == 1, 60)
 
     assert one.status().unencodable_count == 2
 
@@ -388,7 +399,7 @@ def test_names_that_nobody_knows_are_told_once_and_cost_nothing(
     caplog.set_level(logging.WARNING)
     one = start(f"{'x' * 70}..b:80")
     one.put(event(0))
-    wait_until(lambda: any("broker away" in record.getMessage() for record in caplog.records), 30)
+    wait_until(lambda: any("broker away" in record.getMessage() for record in caplog.records), 60)
     wait_until(lambda: one.status().spooled_count == 1)
 
     assert one.is_alive()
@@ -401,7 +412,7 @@ def test_when_the_spool_is_full_the_oldest_go_and_are_counted(start: Start, tmp_
     one.start()
     for number in range(1000):
         one.put(event(number))
-    wait_until(lambda: one.status().spooled_count + one.status().dropped_count == 1000, 30)
+    wait_until(lambda: one.status().spooled_count + one.status().dropped_count == 1000, 60)
     found = spool.read()
     dropped_count = one.status().dropped_count
     one.close(0.1)

@@ -148,7 +148,7 @@ def test_who_is_not_let_in_spools_and_says_why_and_comes_later(
     bench.issue(bench.key)
     (bench.folder / "token.json").unlink(missing_ok=True)
     bench.hold(bench.key)
-    wait_until(lambda: server.taken == 1, 15.0)
+    wait_until(lambda: server.taken == 1, 60)
     server.close()
 
 

@@ -31,8 +31,8 @@ def numbers(peer: EnginePeer) -> list[int]:
 def engine(tmp_path: Path) -> Iterator[Callable[[], EnginePeer]]:
     peers = []
 
-    def start() -> EnginePeer:
-        peers.append(EnginePeer(tmp_path / "engine"))
+    def start(controls: Callable[[EnginePeer], list[dict[str, object]]] = lambda _: []) -> EnginePeer:
+        peers.append(EnginePeer(tmp_path / "engine", controls=controls))
         return peers[-1]
 
     yield start
@@ -126,7 +126,7 @@ def test_closing_sends_what_waits(engine: Callable[[], EnginePeer], sink: Start)
     wait_until(lambda: one.status().is_connected)
     for number in range(300):
         one.put(event(number))
-    one.close(5.0)
+    one.close(60.0)
 
     assert numbers(peer) == list(range(300))
 
@@ -147,17 +147,19 @@ def test_refusals_and_probes_reach_the_agent(engine: Callable[[], EnginePeer], s
     wait_until(heard_both)
 
     assert heard == [Refused("clock_ahead", 5), Probe("r1", "ring", 3, None)]
+    # the second question is on its way when the refusal is heard
+    wait_until(lambda: [control["t"] for control in peer.controls].count("clock") >= 2)
     assert [control["t"] for control in peer.controls].count("clock") == 2
 
 
-def test_it_says_once_a_connection_that_what_was_kept_is_sent(engine: Callable[[], EnginePeer], sink: Start) -> None:
+def test_it_says_once_a_connection_that_what_was_kept_is_sent(engine: Callable[..., EnginePeer], sink: Start) -> None:
     one = sink()
     for number in range(40):
         one.put(event(number))
     wait_until(lambda: one.status().spooled_count == 40)
-    peer = engine()
     taken: list[int] = []
-    peer.controls = _Watched(lambda control: taken.append(len(peer.records)) if control["t"] == "live" else None)
+    # from its first message on: the sink waits for it, and speaks at once
+    peer = engine(lambda peer: _Watched(lambda said: taken.append(len(peer.frames)) if said["t"] == "live" else None))
     wait_until(lambda: bool(taken))
     one.put(event(40))
     wait_until(lambda: len(numbers(peer)) == 41)

@@ -26,7 +26,7 @@ class Wire(FramedSocket):
     def __init__(self, address: str, agent: SignIn | None = None, stream: socket.socket | None = None) -> None:
         _, where = parse_address(address)
         super().__init__(stream or socket.socket(socket.AF_INET6 if ":" in str(where[0]) else socket.AF_INET))
-        self.socket.settimeout(10.0)
+        self.socket.settimeout(60)
         if stream is None:
             self.socket.connect(where)
         self.agent = agent

@@ -36,7 +36,7 @@ def start() -> Iterator[Start]:
     for ticker, _ in running:
         ticker.stop()
     for _, thread in running:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -90,7 +90,7 @@ def test_partitions_that_are_new_get_ticks_without_a_restart(
     monkeypatch.setattr("tocsin.pipeline.kafka.ticker.LOOK_SECONDS", 1.0)
     make_topics(kafka_broker, topic_prefix)
     ticker = start(kafka_broker.address, topic_prefix)
-    wait_until(lambda: ticker.tick_count, 30)
+    wait_until(lambda: ticker.tick_count, 60)
     apply(kafka_settings(kafka_broker.address), WantedTopics(topic_prefix, 3, keep_seconds=0))
 
     ticks_of(kafka_broker.address, topic_prefix, lambda found: len(found) == 13)
@@ -102,7 +102,7 @@ def test_a_broker_that_was_killed_gets_ticks_again(
     broker = private_broker()
     make_topics(broker, topic_prefix)
     ticker = start(broker.address, topic_prefix)
-    wait_until(lambda: ticker.tick_count > 1, 30)
+    wait_until(lambda: ticker.tick_count > 1, 60)
     broker.crash()
     killed_ms = time.time_ns() // 1_000_000
     broker.start()
@@ -127,12 +127,12 @@ def test_topics_that_are_missing_are_told_once_and_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("tocsin.pipeline.kafka.client.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("tocsin.pipeline.kafka.client.CONNECT_SECONDS", 3.0)  # a slow broker answers in it
     caplog.set_level(logging.WARNING)
     ticker = start(kafka_broker.address, topic_prefix)
-    wait_until(lambda: any(record.getMessage() == "no ticks" for record in caplog.records), 30)
+    wait_until(lambda: any(record.getMessage() == "no ticks" for record in caplog.records), 60)
     make_topics(kafka_broker, topic_prefix)
-    wait_until(lambda: ticker.tick_count, 30)
+    wait_until(lambda: ticker.tick_count, 60)
 
     reported = [record.__dict__["error"] for record in caplog.records if record.getMessage() == "no ticks"]
     assert reported == [f"topic {topic_prefix}.frames is not found: run 'tocsin topics apply'"]

@@ -251,7 +251,7 @@ def test_a_server_that_holds_the_line_is_away(impatient: None) -> None:
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x28", b"\x07ERR\r\n"]
 )
-def test_what_is_no_clickhouse_is_refused_with_its_port(answer: bytes, impatient: None) -> None:
+def test_what_is_no_clickhouse_is_refused_with_its_port(answer: bytes) -> None:
     server, store = _listening(answer)
     with pytest.raises(StoreRefusedError, match="native protocol: the port is 9000"):
         store.check()

@@ -15,8 +15,8 @@ from tocsin.cli.cluster.kept_server import KeptServer
 from tocsin.cli.cluster.process import Child, Program, free_port
 from tocsin.schemas.errors import EngineError
 
-READY_SECONDS: Final = 60.0
-_FORMAT_SECONDS: Final = 60.0
+READY_SECONDS: Final = 120.0
+_FORMAT_SECONDS: Final = 120.0
 _LOG4J: Final = """\
 status = error
 appender.out.type = Console

@@ -10,7 +10,7 @@ from typing import Final
 from tocsin.cli.cluster.kept_server import KeptServer
 from tocsin.cli.cluster.process import Child, Program, free_port
 
-READY_SECONDS: Final = 30.0
+READY_SECONDS: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tocsin.cli.processes import running_members
 from tocsin.schemas.errors import EngineError
 
 _LOOK_SECONDS: Final = 0.05
-_REAP_SECONDS: Final = 5.0
+_REAP_SECONDS: Final = 30.0
 _TAIL_LINES: Final = 15
 
 

@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 def raw(path: Path, data: bytes) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(str(path))
         with contextlib.suppress(BrokenPipeError):  # the server refused before it read all
             connection.sendall(data)
@@ -94,7 +94,7 @@ def test_a_stream_ends_when_its_client_leaves(path: Path) -> None:
     answers = ControlClient(path).stream("forever")
     assert next(answers)["n"] == 0
     answers.close()  # type: ignore[attr-defined]  # it is a generator
-    assert left.wait(5)
+    assert left.wait(60)
 
 
 def test_an_explained_error_keeps_its_reason(path: Path) -> None:

@@ -72,7 +72,7 @@ def test_made_up_hosts_are_bounded_together(tmp_path: Path) -> None:
 def test_a_disk_that_stands_costs_letters_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``put`` returns at once while the file is being written."""
     go = threading.Event()
-    monkeypatch.setattr(DeadLetterLog, "write_all", lambda _self, _dead_letters: go.wait(10))
+    monkeypatch.setattr(DeadLetterLog, "write_all", lambda _self, _dead_letters: go.wait(60))
     writer = DeadLetterWriter(tmp_path, DeadLetterLimits(queue_bytes=10_000))
     writer.start()
     for _ in range(500):

@@ -52,7 +52,7 @@ class Shared(MemoryStore):
 
 
 def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.005)

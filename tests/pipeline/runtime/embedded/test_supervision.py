@@ -434,6 +434,6 @@ def test_a_thread_that_dies_is_told_with_what_ended_it() -> None:
     lives, dead = SupervisedThread("idle", lambda: None), SupervisedThread("ticker", dies)
     assert describe_dead([lives, dead]) == ""
     dead.start()
-    dead.join(5.0)
+    dead.join(60)
 
     assert describe_dead([lives, dead]) == "dead threads: ticker (MemoryError)"

@@ -35,7 +35,7 @@ class Peer(FramedSocket):
     def __init__(self, address: str, host: str = "n0") -> None:
         """Connect, and sign in as a process of the engine's user; as nobody where there is no host."""
         super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        self.socket.settimeout(5.0)
+        self.socket.settimeout(60)
         self.socket.connect(parse_address(address)[1])
         assert self.hear()["t"] == "challenge"
         if host:

@@ -89,7 +89,7 @@ def said(host: str, number: int = 0, size: int = 0) -> Event:
     return Event(JobKey("c", "j"), host, ts_ns, 0, EventSource.PROCESS, "hello", Severity.INFO, payload)
 
 
-def wait(condition: Callable[[], object], seconds: float = 15.0) -> None:
+def wait(condition: Callable[[], object], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "did not come"
@@ -132,9 +132,9 @@ def test_an_agent_tells_nothing_to_an_engine_of_another_authority(pems: Path, ca
     with sink(rogue.server.address, "n0", files(pems, "ca-n0")) as agent:
         agent.put(said("n0"))
         wait(lambda: rogue.server.counters["connections"] > 1)
+        wait(lambda: any("CERTIFICATE_VERIFY_FAILED" in str(getattr(one, "error", "")) for one in caplog.records))
     rogue.server.close()
     assert rogue.taken == 0
-    assert any("CERTIFICATE_VERIFY_FAILED" in str(getattr(record, "error", "")) for record in caplog.records)
 
 
 def test_tls_and_a_secret_go_together(pems: Path, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(pems: Path, tmp_path: 
         thread.start()
         stream.setblocking(True)
         stream.shake_hands()
-        thread.join(10)
+        thread.join(60)
         stream.close()
         return found[0]
 
