@@ -88,7 +88,7 @@ def test_an_engine_starts_without_its_server_and_goes_on_when_it_comes(
     engine = serve(url, tmp_path)
     try:
         engine.start()
-        engine.wait_ready(lambda: engine.said("agents on"), 30)
+        engine.wait_ready(lambda: engine.said("agents on"), 90)
         assert engine.said("does not answer")
         assert engine.said("verdicts wait in memory until it does")
         endpoint.start()

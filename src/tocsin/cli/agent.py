@@ -117,9 +117,20 @@ def run(args: argparse.Namespace) -> int:
     core = CoreConfig(HostPlace(args.host, args.leaf, args.minipod), args.cluster, args.period_seconds)
     sink = make_sink(args, clock, wake)
     config = AgentConfig(core, args.socket or _default_socket(), args.dump_dir, args.metrics_listen)
+    agent: Agent | None = None
+    is_asked = False
+
+    def stop(*_: object) -> None:
+        nonlocal is_asked
+        is_asked = True
+        if agent is not None:
+            agent.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):  # before the socket is there: all that it takes is sent
+        signal.signal(number, stop)
     agent = Agent(config, Parts(sink, watcher, (*make_collectors(sources), watcher)), clock, wake)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop())
+    if is_asked:
+        agent.stop()
     agent.run()
     return 0
 

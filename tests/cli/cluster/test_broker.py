@@ -73,7 +73,7 @@ from pathlib import Path
 from tocsin.cli.cluster.process import Child, Program
 child = Child(Program("sleep", ["sh", "-c", "sleep 1000 & sleep 1000"], Path(sys.argv[1])))
 child.start()
-child.wait_ready(lambda: len(child.members()) == 3, 10)
+child.wait_ready(lambda: len(child.members()) == 3, 60)
 print(child._watchdog.pid, flush=True)
 time.sleep(1000)
 """
@@ -92,5 +92,5 @@ def test_a_program_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path)
     child = Child(Program("the broker", ["sh", "-c", "echo no room left >&2; exit 3"], tmp_path / "log"))
     child.start()
     with pytest.raises(EngineError, match=r"the broker ended with status 3 before it was ready(.|\n)*no room left"):
-        child.wait_ready(lambda: False, 10)
+        child.wait_ready(lambda: False, 60)
     assert child.members() == []

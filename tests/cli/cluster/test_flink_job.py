@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.collectors.peer import wait_until
 from tests.flink_fixtures import Stream, case_of, wanted_lines
 from tocsin.schemas.kafka.topics import (
     DEAD_LETTER,
@@ -97,4 +98,4 @@ def test_a_task_manager_that_is_killed_changes_no_verdict_and_leaves_nobody_behi
     if flags:
         assert messages == wanted
     assert len(members) > 1
-    assert not any(Path(f"/proc/{pid}").exists() for pid in members)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in members))  # the killed may take a moment

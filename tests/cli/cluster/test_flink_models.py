@@ -76,9 +76,10 @@ def _look_at_metrics(job: Stream, wanted: list[bytes]) -> None:
         slots = _values(job, found)
         judged = found.get(("slices",), 0) >= span_ns // NS_PER_SECOND
         # Each slot's reporter has its own turn: one may tell of its last slice before the other tells of its records.
-        return slots == {"0", "1"} and judged and found.get(("records",), 0) >= record_count
+        told = {"records": record_count, "verdicts": len(wanted), "late": 1, "dead_letters": 1}
+        return slots == {"0", "1"} and judged and all(found.get((name,), 0) >= count for name, count in told.items())
 
-    wait_until(look, 60)
+    wait_until(look, 120)
 
     assert found["verdicts",] == len(wanted)
     assert found["late",] == 1

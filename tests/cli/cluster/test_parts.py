@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_steps_wait_for_what_they_need() -> None:
     order: list[str] = []
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
     steps = Steps(lambda name, _: order.append(name))
     steps.add("a", both.wait)
     steps.add("b", both.wait)  # neither ends without the other: they run side by side
@@ -118,7 +118,7 @@ def test_a_child_is_ended_once_however_many_end_it(tmp_path: Path) -> None:
             ends = [pool.submit(end) for _ in range(4)]
             together.wait()
             with pytest.raises(EngineError, match="before it was ready"):
-                child.wait_ready(lambda: False, 30)
+                child.wait_ready(lambda: False, 60)
             for one in ends:
                 one.result()
         assert not child.is_running()

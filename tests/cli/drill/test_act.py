@@ -29,9 +29,9 @@ def check(found: dict[str, Any]) -> None:
     assert found["equal_steps"] >= 50
 
 
-@pytest.mark.timeout(200)  # some 55 s on idle cores
+@pytest.mark.timeout(500)  # some 55 s on idle cores
 def test_a_frozen_rank_is_named_and_the_job_trains_again_as_if_nothing_had_happened() -> None:
-    found, said = drill(seconds=150)
+    found, said = drill(seconds=450)
     check(found)
     assert "a forged restart is refused by the job controller: unknown_key" in said
     table = [line.split()[2:] for line in said.splitlines()]

@@ -383,6 +383,35 @@ def test_names_and_periods_that_no_record_could_carry_are_refused_at_the_start(
     assert not (tmp_path / "a").exists()
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+def test_an_agent_that_is_ended_as_soon_as_it_has_its_socket_ends_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the socket took is in the spool, and the socket is gone."""
+
+    def bound(path: str) -> DatagramSocket:
+        made = DatagramSocket(path)
+        FakeHook(Path(path)).send("hello", pid=1, world_size=1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return made
+
+    monkeypatch.setattr("tocsin.collectors.agent.agent.DatagramSocket", bound)
+    monkeypatch.setattr("tocsin.cli.agent.set_up_logs", lambda _: None)  # it would log into this test's stderr for good
+    words = [f"--socket={tmp_path}/a", f"--spool-dir={tmp_path}/spool", f"--engine=unix:{tmp_path}/e", "--host=h"]
+
+    assert main(["agent", *words, "--metrics-listen="]) == 0
+    assert not (tmp_path / "a").exists()
+    assert any(b"hello" in path.read_bytes() for path in (tmp_path / "spool").glob("*.spool"))
+
+
 def quiet_agent(folder: Path, sink: MemorySink) -> Agent:
     system = SystemClock()
     watcher = ProcessWatcher(system)

@@ -155,7 +155,7 @@ def test_a_child_that_hangs_is_killed_with_its_own_children(tmp_path: Path) -> N
 
 def test_a_child_that_dies_or_says_nonsense_is_told_with_its_last_words() -> None:
     commands = [[sys.executable, "-c", code] for code in ("raise SystemExit('no room')", "print('[]')", "pass")]
-    answers = run_all(commands, 20)
+    answers = run_all(commands, 60)
 
     assert [answer.reason for answer in answers] == [CheckReason.CHECK_DIED] * 3
     assert answers[0].detail == "exit status 1: no room"
