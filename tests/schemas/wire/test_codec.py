@@ -215,12 +215,12 @@ def test_above_16_megabytes_is_refused_both_ways() -> None:
 
 
 def test_a_lying_count_of_rows_costs_nothing() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(DecodeError, match=r"steps\.ts_ns: 24 bytes, its rows need 8000000"):
         decode(forged(samples.STEPS, {1: struct.pack("<I", 1_000_000)}))
     with pytest.raises(FieldError, match=r"steps\.rows = 1000001: must be at most 1000000"):
         decode(forged(samples.STEPS, {1: struct.pack("<I", 1_000_001)}))
-    assert time.perf_counter() - begin < 0.5
+    assert time.process_time() - begin < 0.5
 
 
 @pytest.mark.parametrize(
@@ -272,10 +272,10 @@ def test_deep_json_is_not_sent(depth: int) -> None:
 
 def test_many_ranks_of_which_two_are_equal_are_refused_in_a_moment() -> None:
     ranks = [*range(300_000), 299_999]
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(FieldError, match=r"groups\.groups\[0\]\.ranks = 299999: must be different"):
         decode(forged_json(samples.GROUPS, groups=[{"comm_id": "c", "kind": "dp", "ranks": ranks}]))
-    assert time.perf_counter() - begin < 5.0
+    assert time.process_time() - begin < 5.0
 
 
 # --- the header alone ------------------------------------------------------------------------------

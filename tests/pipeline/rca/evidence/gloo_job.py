@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
@@ -18,6 +19,15 @@ import torch
 import torch.distributed as dist
 
 SETTLE_SECONDS = 0.5
+LEFT_SECONDS = 120
+"""How long a rank is left as it is: until the parent kills it."""
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait, for a minute at most: on a busy machine the ranks come apart."""
+    deadline = time.monotonic() + 60
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def write_dump(folder: Path, rank: int, kind: str) -> None:
@@ -38,19 +48,21 @@ def train(folder: Path, ranks: int, fault: str, struck: int, rank: int) -> None:
     tensor = torch.ones(64)
 
     def dump_and_leave() -> None:
+        until(lambda: len(list(folder.glob(".struck*"))) == ranks)
         time.sleep(SETTLE_SECONDS)
         write_dump(folder, rank, "json" if fault == "skip" else "pickle")
         (folder / f".done{rank}").touch()
-        time.sleep(30)
+        time.sleep(LEFT_SECONDS)
 
     for step in range(6):
         is_struck = rank == struck and step == 4
         if step == 4:
+            (folder / f".struck{rank}").touch()
             threading.Thread(target=dump_and_leave, daemon=True).start()
         if is_struck and fault == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         if is_struck and fault == "sleep":
-            time.sleep(30)
+            time.sleep(LEFT_SECONDS)
         if not (is_struck and fault == "skip"):
             dist.all_reduce(tensor, group=mine)
         dist.all_reduce(torch.ones(1))
@@ -65,9 +77,7 @@ def run_job(folder: Path, ranks: int, fault: str, struck: int) -> None:
             os._exit(0)
         children.append(pid)
     speaking = ranks - (fault == "stop")
-    deadline = time.monotonic() + 20
-    while len(list(folder.glob(".done*"))) < speaking and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: len(list(folder.glob(".done*"))) == speaking)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

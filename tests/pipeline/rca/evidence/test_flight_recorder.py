@@ -113,7 +113,7 @@ def gloo_dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Dumps of three real jobs of six ranks, rank 4 struck in each; a folder per fault."""
     pytest.importorskip("torch", reason="needs the train extra")
     root = tmp_path_factory.mktemp("gloo")
-    subprocess.run([sys.executable, str(GLOO_JOB), str(root), "6", "4", *GLOO_REASONS], check=True, timeout=90)
+    subprocess.run([sys.executable, str(GLOO_JOB), str(root), "6", "4", *GLOO_REASONS], check=True, timeout=170)
     return root
 
 
