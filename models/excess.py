@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.models.robust import MAD_TO_SIGMA, median
+from tocsin.models.robust import MAD_TO_SIGMA, median, median_of
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -38,10 +38,10 @@ def growth_beyond_noise(before: FloatArray, now: FloatArray) -> FloatArray:
         return found
     usual = np.fmax(median(before[:, known], 0), median(before[-_LATELY_COUNT:, known], 0))
     growth = now[known] - usual
-    growth = growth - np.median(growth)
-    between = MAD_TO_SIGMA * float(np.median(np.abs(growth)))
+    growth = growth - median_of(growth)
+    between = MAD_TO_SIGMA * median_of(np.abs(growth))
     scatter = np.abs(before[:, known] - usual)
-    within = MAD_TO_SIGMA * float(np.median(scatter[np.isfinite(scatter)]))
+    within = MAD_TO_SIGMA * median_of(scatter[np.isfinite(scatter)])
     second, first = np.partition(growth, -2)[-2:]
     line = max(_NOISE_FACTOR * max(between, within), _SECOND_HOST_FACTOR * float(second))
     found[known] = np.where((growth >= first) & (growth > line), growth, 0.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.robust import MAD_TO_SIGMA, median, quantile
+from tocsin.models.robust import MAD_TO_SIGMA, median, median_of, quantile, quantile_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -51,6 +51,27 @@ class Slowdown:
     def is_known(self) -> bool:
         """Whether the standard error is small enough for a missing growth to prove that nothing changed."""
         return self.error_ratio <= _KNOWN_ERROR_RATIO
+
+
+@dataclass(frozen=True, slots=True)
+class PaceChange:
+    """What a job's ended steps tell of a change of its speed, whatever the present is.
+
+    Attributes:
+        usual_seconds: median step time before the point in time.
+        newest_ns: end of the newest step, Unix nanoseconds.
+        by_ended: the change while no step is overdue; None: no step ended after the point in time.
+    """
+
+    usual_seconds: float
+    newest_ns: int
+    by_ended: Slowdown | None
+
+    def at(self, now_ns: int) -> Slowdown | None:
+        """Return the change at a time; None with no step after the point in time and none overdue."""
+        if (now_ns - self.newest_ns) / 1e9 > overdue_seconds(self.usual_seconds):
+            return Slowdown(float("inf"), True, False, float("nan"), self.usual_seconds)
+        return self.by_ended
 
 
 _LIKELY_RATIO, _LIKELY_SIGMAS = 0.01, 2.0
@@ -99,26 +120,38 @@ def find_slowdown(seconds: FloatArray, ends_ns: IntArray, onset_ns: int, now_ns:
     Returns:
         The change; None with fewer than five steps before, or with no step after it and none overdue.
     """
+    change = find_pace_change(seconds, ends_ns, onset_ns)
+    return None if change is None else change.at(now_ns)
+
+
+def find_pace_change(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> PaceChange | None:
+    """Compare step times before and after a point in time; None with fewer than five steps before.
+
+    Args:
+        seconds: the job's step times, shape (steps,).
+        ends_ns: end of each step, Unix nanoseconds, ascending.
+        onset_ns: the point in time.
+    """
     before, after = (seconds[rows] for rows in _around(seconds, ends_ns, onset_ns))
     if before.size < _FEWEST_BEFORE:
         return None
-    usual, settled = float(np.median(before)), _settled_seconds(seconds, ends_ns, onset_ns)
+    usual, settled = median_of(before), _settled_seconds(seconds, ends_ns, onset_ns)
     if settled > _CHANGED_FACTOR * usual:
         usual = settled
-    noise = 1.4826 * float(np.median(np.abs(before - usual))) / max(usual, 1e-6)
-    overdue = (now_ns - int(ends_ns[-1])) / 1e9 > overdue_seconds(usual)
-    if overdue:
-        return Slowdown(float("inf"), True, False, float("nan"), usual)
-    if not after.size:
-        return None
-    found = float(np.median(after))
+    return PaceChange(usual, int(ends_ns[-1]), _growth(before, after, usual) if after.size else None)
+
+
+def _growth(before: FloatArray, after: FloatArray, usual: float) -> Slowdown:
+    """Return the change from the steps before a point in time to those after it, by the usual step time."""
+    noise = 1.4826 * median_of(np.abs(before - usual)) / max(usual, 1e-6)
+    found = median_of(after)
     ratio = found / max(usual, 1e-6) - 1
     error = noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT))
     line = max(_MIN_SLOWDOWN_RATIO, _CERTAIN_SIGMAS * error)
     bursts = _growth_by_bursts(before, after, usual)
     if ratio < line and bursts:
         return Slowdown(bursts, True, False, usual * (1 + bursts), usual, error, after.size, is_of_bursts=True)
-    recent = float(np.median(after[-_RECENT_COUNT:])) / max(usual, 1e-6) - 1
+    recent = median_of(after[-_RECENT_COUNT:]) / max(usual, 1e-6) - 1
     gone = min(ratio, recent) < max(_MIN_SLOWDOWN_RATIO / 2, noise / math.sqrt(min(after.size, _RECENT_COUNT)))
     return Slowdown(ratio, ratio >= line, gone and recent < line, found, usual, error, after.size)
 
@@ -139,8 +172,9 @@ def most_growth_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -
     before, after = (seconds[rows] for rows in _around(seconds, ends_ns, onset_ns))
     if before.size < _MIN_GROWTH_COUNTS[0] or after.size < _MIN_GROWTH_COUNTS[1]:
         return None
-    noise = 1.4826 * float(np.median(np.abs(before - np.median(before))))
-    grown = max(float(np.median(after) - np.median(before)), float(after.mean() - before.mean()))
+    usual = median_of(before)
+    noise = 1.4826 * median_of(np.abs(before - usual))
+    grown = max(median_of(after) - usual, float(after.mean() - before.mean()))
     return grown + 2.0 * noise / math.sqrt(min(after.size, _INDEPENDENT_COUNT))
 
 
@@ -172,7 +206,7 @@ def _settled_seconds(seconds: FloatArray, ends_ns: IntArray, onset_ns: int) -> f
     after the first slow step.
     """
     lately = (ends_ns > onset_ns - _SETTLED_NS[0]) & (ends_ns <= onset_ns - _SETTLED_NS[1])
-    return float(np.quantile(seconds[lately], _SETTLED_QUANTILE)) if lately.sum() >= _MIN_SETTLED_COUNT else 0.0
+    return quantile_of(seconds[lately], _SETTLED_QUANTILE) if lately.sum() >= _MIN_SETTLED_COUNT else 0.0
 
 
 _MIN_BURSTS_BEFORE, _MIN_BURST_COUNT = 20, 3
@@ -213,7 +247,7 @@ def is_uneven(work: NDArray[np.float64]) -> bool:
     usual = median(work, 0)
     away = quantile(np.abs(work - usual), _UNEVEN_QUANTILE, 0) / np.maximum(usual, 1e-6)
     known = away[np.isfinite(away)]
-    return bool(known.size and float(np.median(known)) > _UNEVEN_RATIO)
+    return bool(known.size and median_of(known) > _UNEVEN_RATIO)
 
 
 _OWN_GROWTH_RATIO, _OTHER_GROWTH_RATIO = 0.6, 0.25
@@ -303,8 +337,8 @@ def _fall(before: NDArray[np.float64], after: NDArray[np.float64], error_factor:
         return None
     noise = MAD_TO_SIGMA * median(np.abs(before - usual), 0)[known] / usual[known]
     falls = 1.0 - now[known] / usual[known]
-    fall = float(np.median(falls))
-    error = float(np.median(noise)) * error_factor
+    fall = median_of(falls)
+    error = median_of(noise) * error_factor
     line = max(_MIN_FALL_RATIO, _FALL_SIGMAS * error)
     is_stalled = fall > 0.9
     ratio = float("inf") if is_stalled else 1.0 / max(1.0 - fall, 0.05) - 1.0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ FloatArray = NDArray[np.floating[Any]]
 
 MAD_TO_SIGMA = 1.4826
 """Factor from a median absolute deviation to the standard deviation of normal noise."""
+_HALF = 0.5
 
 
 def median(values: FloatArray, axis: int) -> FloatArray:
@@ -86,6 +88,36 @@ def nan_median(values: FloatArray, axis: int) -> FloatArray:
     with np.errstate(invalid="ignore", over="ignore"):
         found: FloatArray = (below + above) / values.dtype.type(2)
     return found
+
+
+def median_of(values: FloatArray) -> float:
+    """Return what ``np.median`` does for one row of numbers, to the bit, and several times as fast for a short one.
+
+    Args:
+        values: shape (count,), not empty; the result is NaN if any of them is.
+    """
+    ordered = np.sort(values)  # NaN comes last
+    if math.isnan(ordered[-1]):
+        return math.nan
+    half = ordered.size // 2
+    return float(ordered[half] if ordered.size % 2 else (ordered[half - 1] + ordered[half]) / ordered.dtype.type(2))
+
+
+def quantile_of(values: FloatArray, share_ratio: float) -> float:
+    """Return what ``np.quantile`` does for one row of numbers, to the bit, and many times as fast for a short one.
+
+    Args:
+        values: float64, shape (count,), not empty; the result is NaN if any of them is.
+        share_ratio: which quantile, 0 to 1.
+    """
+    ordered = np.sort(values)  # NaN comes last
+    if math.isnan(ordered[-1]):
+        return math.nan
+    place = (ordered.size - 1) * share_ratio
+    low = int(place)
+    below, above, weight = float(ordered[low]), float(ordered[min(low + 1, ordered.size - 1)]), place - low
+    apart = above - below
+    return above - apart * (1 - weight) if weight >= _HALF else below + apart * weight  # from the nearer one, as numpy
 
 
 def spread(values: FloatArray, axis: int) -> FloatArray:

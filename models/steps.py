@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.models.robust import median
+from tocsin.models.robust import median, median_of
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -163,7 +163,7 @@ def volatility_ratio(window: StepWindow) -> float:
     spread = 1.4826 * _nanmedian1(np.abs(own - middle[:, None]))
     ratios = spread / np.maximum(middle, 1e-6)
     finite = ratios[np.isfinite(ratios)]
-    return float(np.median(finite)) if finite.size else 0.0
+    return median_of(finite) if finite.size else 0.0
 
 
 def has_peers(roles: IntArray, config: SlowConfig) -> bool:
@@ -291,7 +291,7 @@ def _spread(excess: FloatArray, above: FloatArray) -> float:
     finite = excess[np.isfinite(excess)]
     if finite.size == 0:
         return 0.0
-    between = 1.4826 * float(np.median(np.abs(finite - np.median(finite))))
+    between = 1.4826 * median_of(np.abs(finite - median_of(finite)))
     steps = max(1, above.shape[0])
     within = 1.4826 * float(_median_of_all(np.abs(above - excess[None, :]))) / np.sqrt(steps)
     return max(between, float(within))
@@ -334,7 +334,7 @@ def _first_row(own: FloatArray, top: int, gain: float) -> int:
 def _median_of_all(values: FloatArray) -> float:
     """Return the median of all finite numbers of an array, NaN without any."""
     finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if finite.size else float("nan")
+    return median_of(finite) if finite.size else float("nan")
 
 
 def _nanmedian0(values: FloatArray) -> FloatArray:

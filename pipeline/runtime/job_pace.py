@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.peers.detector import PeerDetector
@@ -22,13 +22,15 @@ _LEAST_COST_RATIO = 0.01
 
 @dataclass(frozen=True, slots=True)
 class JobPace:
-    """The job's progress, measured by its steps.
+    """The job's progress at the end of one slice, measured by its steps.
 
     Where steps are unknown, by the work that its machines do per second.
     """
 
     steps: StepDetector
     peers: PeerDetector
+    _excess_seconds: dict[str, float | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Host -> what ``StepDetector.self_time_excess_seconds`` said of it; several rules ask in a slice."""
 
     @property
     def median_step_ns(self) -> int:
@@ -50,7 +52,9 @@ class JobPace:
         Returns:
             Seconds per step, None = not measured.
         """
-        excess_seconds = self.steps.self_time_excess_seconds(host)
+        if host not in self._excess_seconds:
+            self._excess_seconds[host] = self.steps.self_time_excess_seconds(host)
+        excess_seconds = self._excess_seconds[host]
         growth = self.steps.own_growth
         if excess_seconds is None or growth is None:
             return excess_seconds

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from tocsin.models.robust import MAD_TO_SIGMA, median, nan_median, quantile, spread
+from tocsin.models.robust import MAD_TO_SIGMA, median, median_of, nan_median, quantile, quantile_of, spread
 
 NAN, INF = float("nan"), float("inf")
 numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.just(NAN)
@@ -106,3 +106,26 @@ def test_single_precision_stays_single() -> None:
 
     assert median(values, 0).dtype == np.float32
     assert quantile(values, 0.3, 0).dtype == np.float32
+
+
+rows = arrays.arrays(
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(1, 40),
+    elements=st.floats(-1e6, 1e6, width=32)
+    | st.sampled_from([NAN, 0.1, 1e-300, 3.0]).map(lambda x: float(np.float32(x))),
+)
+
+
+@given(rows)
+def test_the_median_of_one_row_is_numpys_to_the_bit(values: NDArray[np.float64]) -> None:
+    np.testing.assert_array_equal(median_of(values), np.median(values))
+
+
+@given(rows.map(lambda row: row.astype(np.float64) / 3), st.floats(0, 1) | st.sampled_from([0.2, 0.25, 0.5]))
+def test_the_quantile_of_one_row_is_numpys_to_the_bit(values: NDArray[np.float64], share_ratio: float) -> None:
+    np.testing.assert_array_equal(quantile_of(values, share_ratio), np.quantile(values, share_ratio))
+
+
+@given(rows.map(lambda row: row.astype(np.float64) / 3), st.integers(0, 100))
+def test_a_share_in_hundredths_is_numpys_percentile_to_the_bit(values: NDArray[np.float64], percent: int) -> None:
+    np.testing.assert_array_equal(quantile_of(values, percent / 100), np.percentile(values, percent))

@@ -8,14 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tocsin.models.job_change import JobChange, find_job_change, usual_row
-from tocsin.models.pace import Slowdown, find_slowdown, grew_in_self_time, most_growth_seconds
+from tocsin.models.pace import PaceChange, Slowdown, find_pace_change, grew_in_self_time, most_growth_seconds
+from tocsin.models.robust import median_of, quantile_of
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.job_baseline import JobBaseline
 from tocsin.pipeline.detect.steps.rows import FloatArray, StepRows
 from tocsin.schemas.records import NS_PER_SECOND
 
+_MOST_CHANGES = 256
+"""Changes of speed that are kept until the next step."""
 _COLUMNS = 4
 """Columns of a row: step time, data time, own time without data, and communication; all in seconds."""
 
@@ -32,7 +36,10 @@ class StepHistory:
         self._is_pause = is_pause
         self._rows: list[list[float]] = []
         self._ends_ns: list[int] = []
-        self._median_step_ns: int | None = None  # asked for many times between two steps
+        self._median_step_ns: int | None = None  # asked for many times between two steps, as are the next two
+        self._arrays: tuple[FloatArray, NDArray[np.int64]] | None = None
+        self._changes: dict[tuple[int, int], tuple[PaceChange, bool] | None] = {}
+        """(onset, number of steps) -> the change of speed and whether self time grew, None where steps cannot tell."""
         self.baseline = JobBaseline()
         """Usual step times of the job while it is slower, and until enough steps followed."""
         self.longest_pause_ns = 0
@@ -47,27 +54,39 @@ class StepHistory:
         data = np.nan_to_num(table[:, 2])
         self._rows.append(
             [
-                float(np.median(table[:, 0])),
-                float(np.percentile(data, 20)),
-                float(np.median(own - data)),
-                float(np.median(table[:, 1])),
+                median_of(table[:, 0]),
+                quantile_of(data, 0.2),
+                median_of(own - data),
+                median_of(table[:, 1]),
             ]
         )
-        self._median_step_ns = None
+        self._forget()
         if self._ends_ns and not self._is_pause(self._ends_ns[-1], step_rows.end_ns):
             pause_ns = step_rows.end_ns - self._ends_ns[-1] - self.median_step_ns
             self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
         self._ends_ns.append(step_rows.end_ns)
         del self._rows[:-most_count]
         del self._ends_ns[:-most_count]
-        self._median_step_ns = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was computed from the steps, because they have changed."""
+        self._median_step_ns, self._arrays = None, None
+        self._changes.clear()
+
+    def _until(self, now_ns: int) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Return the rows and the ends of the steps that had ended by a time, shapes (steps, columns) and (steps,)."""
+        if self._arrays is None:
+            self._arrays = np.array(self._rows, float).reshape(-1, _COLUMNS), np.array(self._ends_ns, np.int64)
+        count = bisect_right(self._ends_ns, now_ns)
+        return self._arrays[0][:count], self._arrays[1][:count]
 
     @property
     def median_step_ns(self) -> int:
         """The job's median step time, 0 = unknown yet."""
         if self._median_step_ns is None:
-            seconds = [row[0] for row in self._rows]
-            self._median_step_ns = int(float(np.median(seconds)) * NS_PER_SECOND) if seconds else 0
+            seconds = np.array([row[0] for row in self._rows], float)
+            self._median_step_ns = int(median_of(seconds) * NS_PER_SECOND) if seconds.size else 0
         return self._median_step_ns
 
     @property
@@ -82,11 +101,17 @@ class StepHistory:
             onset_ns: a time of the past.
             now_ns: the slice's end; an earlier time gives what was known by then.
         """
-        count = bisect_right(self._ends_ns, now_ns)
-        history = np.array(self._rows[:count], float).reshape(count, _COLUMNS)
-        ends_ns = np.array(self._ends_ns[:count], np.int64)
-        found = find_slowdown(history[:, 0], ends_ns, onset_ns, now_ns)
-        return found and replace(found, is_of_own=grew_in_self_time(history, ends_ns, onset_ns))
+        history, ends_ns = self._until(now_ns)
+        key = onset_ns, ends_ns.size
+        if key not in self._changes:
+            if len(self._changes) >= _MOST_CHANGES:
+                self._changes.clear()
+            change = find_pace_change(history[:, 0], ends_ns, onset_ns)
+            grew = change is not None and grew_in_self_time(history, ends_ns, onset_ns)
+            self._changes[key] = None if change is None else (change, grew)
+        known = self._changes[key]
+        found = None if known is None else known[0].at(now_ns)
+        return found if known is None or found is None else replace(found, is_of_own=known[1])
 
     def most_growth_seconds(self, onset_ns: int, now_ns: int) -> float | None:
         """Return by how much the job's steps may at most be longer since an onset, None = too few steps.
@@ -95,15 +120,13 @@ class StepHistory:
             onset_ns: a time of the past.
             now_ns: the slice's end; an earlier time gives what was known by then.
         """
-        count = bisect_right(self._ends_ns, now_ns)
-        seconds = np.array([row[0] for row in self._rows[:count]])
-        return most_growth_seconds(seconds, np.array(self._ends_ns[:count], np.int64), onset_ns)
+        history, ends_ns = self._until(now_ns)
+        return most_growth_seconds(history[:, 0], ends_ns, onset_ns)
 
     def waited_seconds(self, onset_ns: int) -> float:
         """Return the ranks' median communication time in a step before an onset, NaN = unknown."""
-        count = bisect_right(self._ends_ns, onset_ns)
-        waited = np.array([row[3] for row in self._rows[:count]], float)
-        return float(np.median(waited)) if waited.size else float("nan")
+        waited = self._until(onset_ns)[0][:, 3]
+        return median_of(waited) if waited.size else float("nan")
 
     def change(self, newest_count: int, strength_ratio: float) -> JobChange | None:
         """Return how the newest steps differ from the usual ones, None unless they grew by the ratio at least."""
@@ -169,6 +192,6 @@ class StepHistory:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state by the values of ``to_state``, other ones among them ignored."""
         self._rows, self._ends_ns = state["history"], state["history_ns"]
-        self._median_step_ns = None
+        self._forget()
         self.longest_pause_ns = state["longest_pause_ns"]
         self.baseline.load_state(state["baseline"])
