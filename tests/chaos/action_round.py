@@ -215,7 +215,8 @@ def _wrong_with(site: ActionSite, story: ActionStory) -> list[str]:
         return found if story.is_short else [*found, f"{where}: no action"]
     first_ns = min((at_ns for at_ns, name, _ in site.effects() if name == story.name), default=0)
     if first_ns >= action.deadline_ns:
-        found.append(f"{where}: its first effect came after its deadline")
+        late_seconds = (first_ns - action.deadline_ns) / NS_PER_SECOND
+        found.append(f"{where}: its first effect came {late_seconds:.1f} s after its deadline")
     if action.state in {ActionState.CANCELLED, ActionState.EXPIRED} and effects:
         found.append(f"{where}: it is {action.state.value}, and something was changed")
     is_out = story.host in site.slurm.slurm.nodes and site.slurm.slurm.takes_no_work(story.host)

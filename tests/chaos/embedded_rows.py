@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tests.chaos.told_actions import told_changes
 from tocsin.pipeline.incidents.ettr.ledger import EttrConfig
 from tocsin.pipeline.incidents.proposals import HoldRules, ProposalBook
 from tocsin.pipeline.recording.replay import ReplayConfig, seconds_with_models
@@ -19,7 +21,8 @@ from tocsin.pipeline.runtime.embedded.verdict_output import VerdictOutput
 from tocsin.pipeline.runtime.flink.reports import EVIDENCE_AFTER_SECONDS, STATUS_SECONDS
 from tocsin.pipeline.stores.base import JobStatus
 from tocsin.schemas.errors import SchemaError
-from tocsin.schemas.records import NS_PER_SECOND, JobKey
+from tocsin.schemas.events import ACTION_CHANGE
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey
 
 
 @dataclass
@@ -81,11 +84,19 @@ def states_of(engine: EmbeddedEngine, tick_ns: int) -> list[JobStatus]:
 
 
 def embedded_rows(recording: Recording) -> EmbeddedRows:
-    """Play a recording in order through the embedded engine and what follows it in ``tocsin serve``."""
+    """Play a recording in order through the embedded engine and what follows it in ``tocsin serve``.
+
+    Its ledger hears of actions from the engine's own controller, not among the job's records.
+    """
     engine, writer, found = EmbeddedEngine(played(EngineConfig())), KeepingWriter(), EmbeddedRows()
-    output = output_into(engine, writer)
+    ledger, changes = ledger_into(writer), deque(told_changes(recording))
+    output = output_into(engine, writer, ledger)
     for tick_ns, records in seconds_with_models(recording, ReplayConfig()):
+        while changes and changes[0].changed_ns < tick_ns:
+            ledger.take_action(changes.popleft())
         for record in records:
+            if isinstance(record, Event) and record.name == ACTION_CHANGE:
+                continue
             with contextlib.suppress(SchemaError):
                 engine.take_record(record)
         output.follow_up(engine.tick(tick_ns), tick_ns)

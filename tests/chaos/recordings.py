@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.chaos.told_actions import tables_with_actions
 from tests.conftest import ROOT
 from tests.pipeline.recording.kit import good_tables, manifest, write_folder
 from tests.pipeline.recording.outside import Job, Tables, arrow, moved
@@ -54,6 +55,8 @@ def _outside(folder: Path) -> Named:
     for name, found in tables.items():
         seconds = 360.0 if "-" in name else 240.0
         yield name, read_recording(write_folder(folder / name, arrow(found), reported=manifest(seconds)))
+    tables = arrow(tables_with_actions())
+    yield "told-actions", read_recording(write_folder(folder / "told", tables, reported=manifest(360)))
     yield "all-tables", read_recording(write_folder(folder / "all", good_tables(), reported=manifest(240)))
 
 
