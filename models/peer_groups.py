@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.robust import MAD_TO_SIGMA, median
+from tocsin.models.robust import MAD_TO_SIGMA, median, without_gaps
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
+Rows = IntArray | slice
 
 _SHARED_CONGESTION_FACTOR = math.e
 """Spread of packet counts between machines, as a factor, in a job that is congested as a whole. One healthy machine had
@@ -21,8 +23,20 @@ one row of 15,000 and one of 20 lie beyond, if levels are normally distributed."
 _NOTHING = 1e-9
 
 
+def rows_of_groups(groups: IntArray) -> list[Rows]:
+    """Return the rows of each group, in order of the groups' numbers.
+
+    Args:
+        groups: group number of each row, negative for none.
+    """
+    numbers = np.unique(groups)
+    if numbers.size == 1 and numbers[0] >= 0:
+        return [slice(0, groups.size)]  # views of all rows instead of copies
+    return [np.flatnonzero(groups == number) for number in numbers if number >= 0]
+
+
 def became_alike(
-    values: FloatArray, level: FloatArray, groups: IntArray, floors: FloatArray, relative_floor_ratio: float
+    values: FloatArray, level: FloatArray, members: Sequence[Rows], floors: FloatArray, relative_floor_ratio: float
 ) -> NDArray[np.bool_]:
     """Return which rows were unlike their peers before and are like them now, as booleans of shape (rows, metrics).
 
@@ -32,13 +46,12 @@ def became_alike(
     Args:
         values: values now, shape (rows, metrics).
         level: usual values, same shape.
-        groups: group number of each row, negative for none.
+        members: rows of each group.
         floors: least spread of each metric.
         relative_floor_ratio: least spread as a share of the median.
     """
     found = np.zeros(values.shape, bool)
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
+    for rows in members:
         usual, now = (_spreads_from_middle(of[rows], floors, relative_floor_ratio) for of in (level, values))
         with np.errstate(invalid="ignore"):
             found[rows] = (usual > _UNLIKE_SPREADS) & (now < _ALIKE_SPREADS)
@@ -67,7 +80,8 @@ def beyond_others(rest: FloatArray, shift: FloatArray, shifts: FloatArray) -> Fl
         shift: how far each row's group moved, same shape.
         shifts: how far each group moved, shape (groups, metrics).
     """
-    high, low = np.nan_to_num(shifts).max(0), np.nan_to_num(shifts).min(0)
+    known = without_gaps(shifts)
+    high, low = known.max(0), known.min(0)
     allowed = np.maximum(np.where(rest > 0, high - shift, shift - low), 0)
     found: FloatArray = np.sign(rest) * np.maximum(np.abs(rest) - allowed, 0)
     return found
@@ -83,7 +97,7 @@ def spread_of_congestion(shifts: FloatArray, counted: NDArray[np.bool_]) -> Floa
         shifts: how far each group moved, after ``transform``, shape (groups, metrics).
         counted: which metrics are packet counts, shape (metrics,).
     """
-    moved = np.maximum(np.nan_to_num(shifts).max(0, initial=0), 0)
+    moved = np.maximum(without_gaps(shifts).max(0, initial=0), 0)
     # log1p(factor * congestion) - log1p(congestion), where log1p(congestion) is what they moved by
     return np.where(
         counted, np.log(_SHARED_CONGESTION_FACTOR - (_SHARED_CONGESTION_FACTOR - 1) * np.exp(-moved)), 0

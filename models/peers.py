@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.peer_groups import became_alike, beyond_others, spread_of_congestion
+from tocsin.models.peer_groups import Rows, became_alike, beyond_others, rows_of_groups, spread_of_congestion
 from tocsin.models.peer_scales import Scale
-from tocsin.models.robust import MAD_TO_SIGMA, median
+from tocsin.models.robust import MAD_TO_SIGMA, median, without_gaps
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.intp]
@@ -172,23 +172,24 @@ def _compare(
     """Compare rows with their groups, then learn from them: ``compare`` where each metric was seen on some row."""
     floors = np.array([scale.floor for scale in scales], np.float32)
     counted = np.array([scale.counted for scale in scales], bool)
-    _begin_beyond_nothing(values, groups, state, np.where(counted, 0.0, floors))
+    members = rows_of_groups(groups)
+    _begin_beyond_nothing(values, members, state, np.where(counted, 0.0, floors))
     level = np.where(np.isfinite(state.level), state.level, values)
-    additive = _is_additive(level, groups, counted, floors)
-    factor, shift, shifts = _group_moves(values, level, groups, additive)
+    additive = _is_additive(level, members, counted, floors)
+    factor, shift, shifts = _group_moves(values, level, groups, members, additive)
     expected = np.where(additive, level + shift, level * factor)
     expected = np.where(np.isfinite(expected), expected, level + shift)
     lows = np.array([scale.low for scale in scales], np.float32)
     expected = np.clip(expected, lows, _highest(values, level, scales)).astype(np.float32)
     rest = values - expected
     shared = spread_of_congestion(shifts, counted)
-    sigma = _sigma(rest, expected, groups, (state, floors, shared, additive), config)
+    sigma = _sigma(rest, expected, members, (state, floors, shared, additive), config)
     ready = state.seen_count >= config.warmup_count
     judged = ready & (groups >= 0)[:, None]
     sigmas = np.where(judged, rest / sigma, np.nan).astype(np.float32)
     suspicious = np.flatnonzero((np.abs(sigmas) > config.suspicious_sigmas).any(axis=0))
     alike = became_alike(
-        values[:, suspicious], level[:, suspicious], groups, floors[suspicious], config.relative_floor_ratio
+        values[:, suspicious], level[:, suspicious], members, floors[suspicious], config.relative_floor_ratio
     )
     sigmas[:, suspicious] = np.where(judged[:, suspicious] & alike, np.float32(0.0), sigmas[:, suspicious])
     if len(shifts) > 1 and additive.any():
@@ -202,7 +203,7 @@ def _compare(
 
 
 def _group_moves(
-    values: FloatArray, level: FloatArray, groups: IntArray, additive: NDArray[np.bool_]
+    values: FloatArray, level: FloatArray, groups: IntArray, members: Sequence[Rows], additive: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return how each group moved away from its rows' learned levels, in the median of its rows.
 
@@ -210,6 +211,7 @@ def _group_moves(
         values: window means, shape (rows, metrics), NaN = no sample.
         level: each row's learned level, same shape.
         groups: which group each row belongs to, shape (rows,), -1 = none.
+        members: rows of each group.
         additive: where differences are taken instead of ratios, shape (rows, metrics).
 
     Returns:
@@ -220,11 +222,10 @@ def _group_moves(
     factor = np.full_like(values, np.nan)
     shift = np.zeros_like(values)
     shifts = np.zeros((int(groups.max(initial=-1)) + 1, values.shape[1]), np.float32)
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
+    for rows in members:
         ratio = np.where(additive[rows], np.nan, values[rows] / safe[rows])
         factor[rows] = median(ratio, 0)
-        shift[rows] = shifts[group] = median(values[rows] - level[rows], 0)
+        shift[rows] = shifts[groups[rows][0]] = median(values[rows] - level[rows], 0)
     return factor, shift, shifts
 
 
@@ -234,19 +235,18 @@ def _highest(values: FloatArray, level: FloatArray, scales: Sequence[Scale]) -> 
     return np.fmax(seen, np.array([scale.high for scale in scales], np.float32))
 
 
-def _begin_beyond_nothing(values: FloatArray, groups: IntArray, state: PeerState, floors: FloatArray) -> None:
+def _begin_beyond_nothing(values: FloatArray, members: Sequence[Rows], state: PeerState, floors: FloatArray) -> None:
     """Forget the levels near zero of groups that have left them, since of zero no ratio can be taken."""
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
+    for rows in members:
         was_nothing = median(np.abs(state.level[rows]), 0) < _NEARLY_NOTHING_FLOORS * floors
         began = was_nothing & (median(values[rows], 0) >= 2 * _NEARLY_NOTHING_FLOORS * floors)
         if began.any():
-            cells = np.ix_(rows, np.flatnonzero(began))
+            cells = np.ix_(np.arange(values.shape[0])[rows], np.flatnonzero(began))
             state.level[cells], state.own_spread[cells], state.seen_count[cells] = np.nan, 0, 0
 
 
 def _is_additive(
-    level: FloatArray, groups: IntArray, counted: NDArray[np.bool_], floors: FloatArray
+    level: FloatArray, members: Sequence[Rows], counted: NDArray[np.bool_], floors: FloatArray
 ) -> NDArray[np.bool_]:
     """Return where differences are taken instead of ratios, shape (rows, metrics).
 
@@ -254,8 +254,7 @@ def _is_additive(
     left the floor would otherwise be compared with its own new level.
     """
     size = np.abs(level)
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
+    for rows in members:
         size[rows] = median(size[rows], 0)
     additive: NDArray[np.bool_] = (
         counted | (size < _NEARLY_NOTHING_FLOORS * floors) | (size < _NOTHING) | (np.abs(level) < _NOTHING)
@@ -266,7 +265,7 @@ def _is_additive(
 def _sigma(
     rest: FloatArray,
     expected: FloatArray,
-    groups: IntArray,
+    members: Sequence[Rows],
     known: tuple[PeerState, FloatArray, FloatArray, NDArray[np.bool_]],
     config: PeerConfig,
 ) -> FloatArray:
@@ -274,10 +273,9 @@ def _sigma(
     state, floors, shared, additive = known
     now = np.zeros_like(rest)
     every = []
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
+    for rows in members:
         across = MAD_TO_SIGMA * median(np.abs(rest[rows]), 0)
-        now[rows] = np.nan_to_num(across)
+        now[rows] = without_gaps(across)
         every.append(across)
     if every:
         across = median(np.stack(every), 0)
@@ -291,7 +289,7 @@ def _sigma(
     floor = np.maximum(floors, np.where(additive, 0.0, config.relative_floor_ratio * np.abs(expected)))
     own = 1.25 * state.own_spread
     least = np.maximum(floor, shared)
-    found: FloatArray = np.maximum.reduce([now, np.nan_to_num(np.broadcast_to(state.spread, rest.shape)), own, least])
+    found: FloatArray = np.maximum.reduce([now, without_gaps(np.broadcast_to(state.spread, rest.shape)), own, least])
     return np.maximum(found, 1e-9).astype(np.float32)
 
 
@@ -326,9 +324,9 @@ def _learn(
     rate = np.where(fresh & ~first & ~idle, rate, 0.0)
     scaled = np.where(np.isfinite(factor), rest / np.clip(factor, 0.3, 3.0), rest)
     scaled = np.clip(scaled, -most, most)
-    state.level += np.nan_to_num(rate * scaled).astype(np.float32)
+    state.level += without_gaps(rate * scaled).astype(np.float32)
     limit = np.where(state.seen_count >= config.warmup_count, 4 * state.own_spread + 1e-9, np.inf)
-    size = np.minimum(np.abs(np.nan_to_num(rest)), np.maximum(limit, 1e-6 * np.abs(np.nan_to_num(state.level))))
+    size = np.minimum(np.abs(without_gaps(rest)), np.maximum(limit, 1e-6 * np.abs(without_gaps(state.level))))
     pace = 1.0 / np.clip(state.seen_count + 1, 1, config.level_count / 2)
     pace = np.where(slowly, pace * config.suspicious_rate_ratio, pace)
     pace = np.where(fresh & ~first & ~idle, pace, 0.0)
@@ -357,8 +355,7 @@ def below_all(
     """
     share = np.where(level > _NOTHING, values / np.maximum(level, _NOTHING), np.nan)
     found = np.zeros(values.shape, bool)
-    for group in np.unique(groups[groups >= 0]):
-        rows = np.flatnonzero(groups == group)
+    for rows in rows_of_groups(groups):
         # A level that waiting alone exceeds by far is the noise of something unused: it measures nothing.
         compared = np.where(median(share[rows], 0) > _UNUSED_SHARE, values[rows], share[rows])
         middle = median(compared, 0)

@@ -6,7 +6,7 @@ A silent machine is a gap (NaN), never a zero. Root-cause analysis decides what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.schemas.records import Slice
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedHealth:
+class AlignedHealth(NamedTuple):
     """Samples of one host in one metric slice.
 
     Attributes:

@@ -301,13 +301,15 @@ class JobGraph:
             seen_ns: newest stamp of each host, shape (hosts,).
             tick_ns: sampling period of each host, shape (hosts,).
         """
-        for host, newest_ns, distance_ns in zip(hosts, seen_ns.tolist(), tick_ns.tolist(), strict=True):
+        ticks_ns = tick_ns.tolist()
+        intervals_ns = {distance_ns: metric_slice_ns(distance_ns) for distance_ns in set(ticks_ns)}
+        for host, newest_ns, distance_ns in zip(hosts, seen_ns.tolist(), ticks_ns, strict=True):
             facts = self.hosts.get(host)
             if facts is None:
                 facts = self.hosts[host] = HostFacts(newest_ns, newest_ns)
                 self._layout = None
             facts.last_seen_ns = max(facts.last_seen_ns, newest_ns)
-            facts.report_interval_ns = metric_slice_ns(distance_ns)
+            facts.report_interval_ns = intervals_ns[distance_ns]
 
     def _rank(self, rank: int, host: str, ts_ns: int) -> RankFacts:
         """Return the facts of a rank, new ones for a rank that is first seen on this host."""

@@ -94,11 +94,12 @@ class Diagnose:
             learned: anomalies of learned detectors.
         """
         self._trackers.take(data)
-        self._stopped_job.analyse_waits(data.end_ns, pace)
+        silent = silent_hosts(self._graph, data.end_ns, self._config.silence)
+        self._stopped_job.analyse_waits(data.end_ns, pace, silent)
         signs = self._signs.on_slice(data, [one for one in anomalies if one.detector == STEPS])
         if self._graph.ended():
             return Diagnosis((), ())
-        evidence = sort_evidence(data.end_ns, pace, anomalies)
+        evidence = sort_evidence(data.end_ns, pace, anomalies, silent)
         dumped, dump_reason = self._trackers.dumps.find(data.end_ns, pace.median_step_ns, self._trackers.waits)
         exit_found, exit_reason = self._stopped_job.find_exit(evidence)
         evidence.note(exit_reason)
@@ -219,7 +220,7 @@ class Diagnose:
     def _with_witnesses(self, findings: Sequence[Finding], evidence: SliceEvidence) -> tuple[Finding, ...]:
         """Return the findings with the hosts that they clear and their witnesses."""
         now_ns, waits, hardware = evidence.now_ns, self._trackers.waits, self._trackers.hardware
-        silent = silent_hosts(self._graph, now_ns, self._config.silence)
+        silent = evidence.silent
         findings = self._returned.free(findings, self._graph, silent, waits.reported_ns, now_ns)
         return tuple(Testimony(self._graph, now_ns, waits, hardware, evidence.pace, silent).of(findings))
 

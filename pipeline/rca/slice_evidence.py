@@ -25,6 +25,7 @@ class SliceEvidence:
         switches: anomalies of congested leaf switches.
         outliers: anomalies that only the rule for standstill outliers asks for.
         anomalies: all other anomalies.
+        silent: hosts that have sent nothing for too long, sorted.
         reasons: why something that looked wrong is no finding; rules add to it.
     """
 
@@ -34,6 +35,7 @@ class SliceEvidence:
     switches: Sequence[Anomaly]
     outliers: Sequence[Anomaly]
     anomalies: Sequence[Anomaly]
+    silent: Sequence[str]
     reasons: list[Reason]
 
     @property
@@ -52,13 +54,14 @@ class SliceEvidence:
             self.reasons.append(reason)
 
 
-def sort_evidence(now_ns: int, pace: JobProgress, anomalies: Sequence[Anomaly]) -> SliceEvidence:
+def sort_evidence(now_ns: int, pace: JobProgress, anomalies: Sequence[Anomaly], silent: Sequence[str]) -> SliceEvidence:
     """Return the evidence at the end of a slice, with its anomalies sorted by the rules that ask for them.
 
     Args:
         now_ns: the slice's end.
         pace: the job's progress.
         anomalies: all anomalies of slices that end with this one.
+        silent: hosts that have sent nothing for too long, sorted.
     """
     return SliceEvidence(
         now_ns,
@@ -69,5 +72,6 @@ def sort_evidence(now_ns: int, pace: JobProgress, anomalies: Sequence[Anomaly]) 
         anomalies=[
             a for a in anomalies if a.detector not in (EXITS, SWITCHES) and not a.detail.get(STANDSTILL_OUTLIER)
         ],
+        silent=silent,
         reasons=[],
     )

@@ -9,7 +9,7 @@ from tocsin.pipeline.detect.peers.exits import EXITS
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.diagnose_config import DiagnoseConfig
 from tocsin.pipeline.rca.evidence.contradicted import Belied, came_late
-from tocsin.pipeline.rca.evidence.silence import find_silence, silent_hosts
+from tocsin.pipeline.rca.evidence.silence import find_silence
 from tocsin.pipeline.rca.evidence.stop import dies_in_vain, find_gone_first, find_stop, first_death_ns
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
@@ -63,14 +63,14 @@ class StoppedJob:
         self._dies_in_vain = False
         self._hang: tuple[list[Finding], list[Reason]] = [], []
 
-    def analyse_waits(self, now_ns: int, pace: JobProgress) -> None:
+    def analyse_waits(self, now_ns: int, pace: JobProgress, silent: Sequence[str]) -> None:
         """Find the ranks that the others wait for; call it once a slice, because it counts for how many it is so.
 
         Args:
             now_ns: the slice's end.
             pace: the job's progress.
+            silent: hosts that have sent nothing for too long.
         """
-        silent = silent_hosts(self._graph, now_ns, self._config.silence)
         gone = [*silent, *self._graph.moved_ns]  # who is in a later attempt keeps nobody waiting in this one
         self._hang = self._trackers.waits.find(now_ns, pace.median_step_ns, gone)
 
@@ -136,7 +136,7 @@ class StoppedJob:
         """
         graph, now_ns, waits = self._graph, evidence.now_ns, self._trackers.waits
         anomalies = [*evidence.exits, *evidence.anomalies]
-        silent = silent_hosts(graph, now_ns, self._config.silence)
+        silent = evidence.silent
         hang, hang_reasons = self._hang if all_live else (self._before_first_death(), [])
         if all_live and not any(finding.suspects for finding in hang):
             stuck = self._trackers.flows.find(now_ns, elsewhere(anomalies))

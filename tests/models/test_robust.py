@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from tocsin.models.robust import MAD_TO_SIGMA, median, median_of, nan_median, quantile, quantile_of, spread
+from tocsin.models.robust import (
+    MAD_TO_SIGMA,
+    median,
+    median_of,
+    nan_median,
+    quantile,
+    quantile_of,
+    spread,
+    without_gaps,
+)
 
 NAN, INF = float("nan"), float("inf")
 numbers = st.floats(-1e6, 1e6, allow_nan=False) | st.just(NAN)
@@ -129,3 +138,11 @@ def test_the_quantile_of_one_row_is_numpys_to_the_bit(values: NDArray[np.float64
 @given(rows.map(lambda row: row.astype(np.float64) / 3), st.integers(0, 100))
 def test_a_share_in_hundredths_is_numpys_percentile_to_the_bit(values: NDArray[np.float64], percent: int) -> None:
     np.testing.assert_array_equal(quantile_of(values, percent / 100), np.percentile(values, percent))
+
+
+@given(any_numbers)
+def test_without_gaps_is_numpys_nan_to_num(values: NDArray[np.float64]) -> None:
+    found = without_gaps(values)
+
+    assert found.dtype == values.dtype
+    np.testing.assert_array_equal(found, np.nan_to_num(values), strict=True)
