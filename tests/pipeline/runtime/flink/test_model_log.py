@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def _end_ns(record: JobRecord) -> int:
     return (record.ts_ns // NS_PER_SECOND + 1) * NS_PER_SECOND
 
 
+@cache
 def wanted(*announcements: ModelAnnouncement) -> list[bytes]:
     """What the embedded engine says up to the end."""
     lines = replay(RECORDING, ReplayConfig(announcements=announcements))
