@@ -56,16 +56,25 @@ class PlacementProblem:
 
     @property
     def plain_bound(self) -> float:
-        """A lower bound of the objective that needs no solver."""
+        """A lower bound of the objective that needs no solver.
+
+        Either every group sits in one minipod, or some group touches two at least.
+        """
         largest = np.cumsum(-np.sort(-self.free))
-        touched = int(np.searchsorted(largest, self.group_size)) + 1
-        return self.used_weight * self.least_used + self.split_weight * touched
+        touched = max(2, int(np.searchsorted(largest, self.group_size)) + 1)
+        bound = self.used_weight * self.least_used + self.split_weight * touched
+        whole = np.cumsum(-np.sort(-(self.free // self.group_size)))
+        if whole[-1] >= self.group_count:
+            used = int(np.searchsorted(whole, self.group_count)) + 1
+            bound = min(bound, self.used_weight * used + self.split_weight)
+        return bound
 
 
 def greedy(problem: PlacementProblem) -> IntArray:
-    """Return a plan, shape (groups, minipods): whole groups into the largest minipods, what is left into the rest.
+    """Return a plan, shape (groups, minipods), without a proof that it is the best.
 
-    Every number of minipods is tried, the largest ones first; the best objective wins. It is no optimum.
+    Every number of minipods is tried, the largest ones first, and in each two ways: whole groups first and then what is
+    left, or group after group so that no host is left over. The best objective wins.
 
     Raises:
         ValueError: there are not enough hosts.
@@ -78,9 +87,9 @@ def greedy(problem: PlacementProblem) -> IntArray:
         chosen = np.zeros_like(problem.free)
         chosen[order[:used]] = problem.free[order[:used]]
         if int(chosen.sum()) >= problem.group_count * problem.group_size:
-            plan = _packed(problem, chosen)
-            tried.append((problem.objective(plan), int((plan > 0).any(axis=0).sum()), len(tried), plan))
-            if (plan > 0).sum(axis=1).max() == 1:
+            for plan in (_packed(problem, chosen), _chained(problem, chosen)):
+                tried.append((problem.objective(plan), int((plan > 0).any(axis=0).sum()), len(tried), plan))
+            if (tried[-2][3] > 0).sum(axis=1).max() == 1:
                 break  # more minipods cannot be better
     return min(tried, key=lambda one: one[:3])[3]
 
@@ -96,12 +105,47 @@ def _packed(problem: PlacementProblem, free: IntArray) -> IntArray:
         left[pod] -= whole * size
         row += whole
     for cut in range(row, problem.group_count):
-        missing = size
-        while missing:
-            fitting = np.flatnonzero(left >= missing)
-            pod = int(fitting[left[fitting].argmin()]) if fitting.size else int(left.argmax())
-            taken = min(missing, int(left[pod]))
-            plan[cut, pod] += taken
-            left[pod] -= taken
-            missing -= taken
+        _cut(plan[cut], left, size)
     return plan
+
+
+def _chained(problem: PlacementProblem, free: IntArray) -> IntArray:
+    """Return a plan that wastes no host: what a minipod has left over joins hosts of the largest one.
+
+    A group touches two minipods at most, unless minipods are smaller than groups.
+    """
+    left, size = free.copy(), problem.group_size
+    plan = np.zeros((problem.group_count, free.size), np.int64)
+    row = 0
+    while row < problem.group_count:
+        rest = np.flatnonzero((left > 0) & (left < size))
+        if rest.size:
+            pod = int(rest[left[rest].argmin()])
+            plan[row, pod] = left[pod]
+            left[pod] = 0
+            _cut(plan[row], left, size - int(plan[row, pod]))
+            row += 1
+        else:
+            full = np.flatnonzero(left)
+            pod = int(full[left[full].argmin()])
+            whole = min(int(left[pod]) // size, problem.group_count - row)
+            plan[row : row + whole, pod] = size
+            left[pod] -= whole * size
+            row += whole
+    return plan
+
+
+def _cut(group: IntArray, left: IntArray, missing: int) -> None:
+    """Take hosts for a group: from a minipod that is emptied by it, else from one that has enough, else the largest.
+
+    Args:
+        group: hosts of the group in each minipod, shape (minipods,); changed.
+        left: hosts that minipods have left, shape (minipods,); changed.
+        missing: number of hosts that it needs.
+    """
+    while missing:
+        pod = int(np.argmax(left == missing)) if (left == missing).any() else int(left.argmax())
+        taken = min(missing, int(left[pod]))
+        group[pod] += taken
+        left[pod] -= taken
+        missing -= taken

@@ -84,21 +84,35 @@ def test_no_plan_is_better_than_the_solved_one(groups: int, size: int, free: lis
 
 
 def test_a_case_in_which_the_greedy_rule_is_not_the_best() -> None:
-    problem = PlacementProblem(3, 5, np.array([1, 6, 8, 0]), 0.2, 0.8)
+    problem = PlacementProblem(2, 8, np.array([3, 4, 4, 6]), 0.3, 0.7)
     plan = solve(problem, SECONDS)
 
     check(problem, plan.counts)
     assert plan.is_solved
-    assert plan.objective_count == pytest.approx(2.2)
-    assert problem.objective(greedy(problem)) == pytest.approx(3.0)
+    assert plan.objective_count == pytest.approx(0.3 * 4 + 0.7 * 2)
+    assert problem.objective(greedy(problem)) == pytest.approx(0.3 * 4 + 0.7 * 3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(size=st.integers(1, 6), extra=st.lists(st.integers(0, 9), min_size=2, max_size=8))
+def test_full_minipods_as_large_as_a_group_need_no_solver(size: int, extra: list[int]) -> None:
+    free = np.array([size + more for more in extra])
+    problem = PlacementProblem(int(free.sum()) // size, size, free, 0.3, 0.7)
+    quick = greedy(problem)
+
+    check(problem, quick)
+    assert int((quick > 0).sum(axis=1).max()) <= 2
+    plan = solve(problem, 0.0)
+    assert (plan.is_solved, plan.bound_count) == (True, plan.objective_count)
+    assert plan.objective_count == problem.objective(quick)
 
 
 def test_without_time_the_greedy_plan_and_a_bound_are_given() -> None:
-    problem = PlacementProblem(3, 5, np.array([1, 6, 8, 0]), 0.2, 0.8)
+    problem = PlacementProblem(2, 8, np.array([3, 4, 4, 6]), 0.3, 0.7)
     plan = solve(problem, 0.0)
 
     check(problem, plan.counts)
-    assert plan.bound_count <= 2.2 + 1e-9 <= plan.objective_count + 2e-9
+    assert plan.bound_count <= 2.6 + 1e-9 <= plan.objective_count + 2e-9
     assert plan.is_solved or 0 < plan.gap_ratio < 1
 
 
