@@ -57,6 +57,7 @@ def test_a_fault_is_told_once_over_three_kills_and_its_end_too(
         thread = threading.Thread(target=job.run, args=(time.monotonic() + 1.0,), daemon=True)
         thread.start()
         until(lambda: bool(alerts(webhook, "TocsinIncident", "firing")), 60)
+        until(lambda: '"firing","delivered"' in sent_rows(engine.data, capsys))  # else it would die with the engine
         for _ in range(3):
             engine.kill(0.5)
             until_sent_again(engine.data / "alerts.db")
@@ -71,14 +72,8 @@ def test_a_fault_is_told_once_over_three_kills_and_its_end_too(
         )
         assert len(alerts(webhook, "TocsinWatchdog", "firing")) == 1
         assert alerts(webhook, "TocsinWatchdog", "resolved") == []
-        capsys.readouterr()
-
-        def has_rows() -> bool:  # a row is written after its message was delivered
-            assert main(["sql", SENT, "--data", str(engine.data), "--format", "CSV"]) == 0
-            rows = capsys.readouterr().out
-            return '"firing","delivered"' in rows and '"resolved","delivered"' in rows
-
-        until(has_rows)
+        until(lambda: '"resolved","delivered"' in sent_rows(engine.data, capsys))
+        assert '"firing","delivered"' in sent_rows(engine.data, capsys)
     finally:
         agents.stop()
         engine.child.kill()
@@ -87,6 +82,13 @@ def test_a_fault_is_told_once_over_three_kills_and_its_end_too(
     assert fired
     assert set(fired.values()) == {1}
     assert {alert["labels"]["host"] for alert in alerts(webhook, "TocsinIncident", "firing")} == {"n1"}
+
+
+def sent_rows(data: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What ``tocsin sql`` says of what was told; a row is written after its message was delivered."""
+    capsys.readouterr()
+    assert main(["sql", SENT, "--data", str(data), "--format", "CSV"]) == 0
+    return capsys.readouterr().out
 
 
 def until_sent_again(path: Path) -> None:
