@@ -75,6 +75,7 @@ class Reason(NamedReason):
         "startup_slow_on_all",
         "A stage of the job's start is slow on all hosts or on many: what they share.",
     )
+    LONG_STAGE = "long_stage", "One pipeline stage computes longer than the others on every replica."
     SLOWEST_RANK_CHANGES = (
         "slowest_rank_changes",
         "The slowest rank is another one in each step: data or software jitter.",

@@ -28,6 +28,7 @@ from tocsin.pipeline.rca.slow_job import SlowJob
 from tocsin.pipeline.rca.stopped_job import StopFindings, StoppedJob
 from tocsin.pipeline.rca.testimony import Testimony
 from tocsin.pipeline.rca.trackers import EvidenceTrackers
+from tocsin.pipeline.rca.why_slow import add_causes, split_causes
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Slice
 from tocsin.schemas.verdicts import Anomaly, FaultKind
@@ -93,6 +94,7 @@ class Diagnose:
             pace: the job's progress.
             learned: anomalies of learned detectors.
         """
+        causes, anomalies = split_causes(anomalies)
         self._trackers.take(data)
         silent = silent_hosts(self._graph, data.end_ns, self._config.silence)
         self._stopped_job.analyse_waits(data.end_ns, pace, silent)
@@ -118,7 +120,8 @@ class Diagnose:
         findings = self._weigh_learned(findings, learned, evidence)
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
         found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs)
-        return Diagnosis(with_costs(self._graph, found, pace, data.end_ns), tuple(evidence.reasons))
+        found = with_costs(self._graph, found, pace, data.end_ns)
+        return Diagnosis(tuple(add_causes(found, causes, evidence.steps, pace)), tuple(evidence.reasons))
 
     def _add_standstill(
         self, findings: list[Finding], evidence: SliceEvidence, exit_reason: Reason | None

@@ -27,6 +27,9 @@ from tocsin.pipeline.detect.peers.metric_table import TableBook
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
 from tocsin.pipeline.detect.steps.detector import StepDetector
+from tocsin.pipeline.detect.whatif.config import WhatIfConfig
+from tocsin.pipeline.detect.whatif.detector import DETECTOR as WHATIF
+from tocsin.pipeline.detect.whatif.detector import WhatIfDetector
 from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.decide_config import DecideConfig
 from tocsin.pipeline.incidents.lifecycle import Decide
@@ -76,6 +79,7 @@ class JobConfig:
     Attributes:
         detectors: detectors whose anomalies are passed to ``diagnose``; a backtest may select a single one.
         steps: settings of the step detector.
+        whatif: settings of the detector of causes that name no machine.
         peers: settings of the peer detector.
         learned: which learned detectors run beside them, and what their anomalies may do.
         diagnose: settings of root-cause analysis.
@@ -84,8 +88,9 @@ class JobConfig:
         groups: bounds on the communication groups that one host may announce.
     """
 
-    detectors: tuple[str, ...] = (PEERS, STEPS)
+    detectors: tuple[str, ...] = (PEERS, STEPS, WHATIF)
     steps: StepsConfig = field(default_factory=StepsConfig)
+    whatif: WhatIfConfig = field(default_factory=WhatIfConfig)
     peers: PeersConfig = field(default_factory=PeersConfig)
     learned: LearnedConfig = field(default_factory=LearnedConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
@@ -141,6 +146,7 @@ class JobPipeline:
         self.graph = JobGraph(None if config.rank_filter.is_played else config.groups)
         self.rank_filter = RankFilter(config.rank_filter, self.graph.is_at_work)
         self.steps = StepDetector(config.steps, self.graph)
+        self.whatif = WhatIfDetector(config.whatif, self.graph)
         self.align = Align()
         self._tables = TableBook(is_played=config.rank_filter.is_played)
         self.peers = PeerDetector(config.peers, self.graph)
@@ -217,6 +223,8 @@ class JobPipeline:
         self.learned.on_slice(fast)
         with self._timed(STEPS):
             by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
+        with self._timed(WHATIF):
+            by[WHATIF] = self.whatif.on_steps(fast, self.steps.window, self.steps.judged_count)
         anomalies = [anomaly for name, found in by.items() if name in self._detectors for anomaly in found]
         with self._timed("diagnose"):
             learned = LearnedEvidence(self.learned.anomalies, self.learned.accusers)
@@ -363,7 +371,7 @@ class JobPipeline:
             **self.graph.snapshot(),
         }
         parts.update(self.steps.snapshot(known))
-        for operator in (self.align, self.peers, self.learned, self.diagnose, self.decide):
+        for operator in (self.whatif, self.align, self.peers, self.learned, self.diagnose, self.decide):
             parts.update(operator.snapshot())
         return parts
 
@@ -380,5 +388,5 @@ class JobPipeline:
         self.rank_filter.restore(parts)
         self.graph.restore(parts)
         self.graph.contested = self.rank_filter.contested
-        for operator in (self.steps, self.align, self.peers, self.learned, self.diagnose, self.decide):
+        for operator in (self.steps, self.whatif, self.align, self.peers, self.learned, self.diagnose, self.decide):
             operator.restore(parts)

@@ -238,9 +238,22 @@ class TestSlow:
         assert scenario.engine.status()["jobs"][0]["abstained"]["too_few_peers"] > 0
 
     def test_stages_are_compared_with_themselves(self) -> None:
+        """A stage computes a third longer on all its ranks: nobody is accused, and the split is told as the reason."""
         scenario, job = build_scenario(rank_count=8, stage_count=2)
         for rank in range(4, 8):
             job.slow(rank, "forward", 2.0)
+        told = {"fault": "degraded", "cause": "stage_imbalance", "action": "none", "suspects": []}
+        scenario.want(between(30, 60), state="open", reason="long_stage", **told)
+        scenario.run(90).check()
+        assert {(one.fault.value, one.cause, one.action.value, one.suspects) for one in scenario.verdicts} == {
+            ("degraded", "stage_imbalance", "none", ())
+        }
+        assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
+
+    def test_stages_that_cost_less_than_a_tenth_are_nothing(self) -> None:
+        scenario, job = build_scenario(rank_count=8, stage_count=2)
+        for rank in range(4, 8):
+            job.slow(rank, "forward", 1.3)
         scenario.want_nothing(90)
 
     def test_a_rank_with_a_little_more_work_from_the_start_is_not_accused(self) -> None:

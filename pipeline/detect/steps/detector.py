@@ -57,11 +57,11 @@ class StepDetector(Abstaining):
         self._model: Model | None = None
         self._graph = graph
         self._pending = PendingSteps(graph.announced, self._abstain)
-        self._window: list[StepRows] = []
+        self.window: list[StepRows] = []
         """The newest judged steps, newest last, at most ``long_count``."""
         self.history = StepHistory(graph.in_announced_phase)
         """The job's own step times."""
-        self._judged_count = 0
+        self.judged_count = 0
         """Number of steps judged so far."""
         self._early: dict[int, float] = {}
         """Rank -> excess over its peers' own time in the job's first judged steps, seconds."""
@@ -86,7 +86,7 @@ class StepDetector(Abstaining):
         """
         if now_ns - self._pending.newest_ns_of(rank) > self._config.active_ns:
             return 0.0
-        for step in reversed(self._window):
+        for step in reversed(self.window):
             duration_seconds = step.duration_of(rank)
             if duration_seconds is not None:
                 return 1.0 / max(duration_seconds, 1e-3)
@@ -98,9 +98,9 @@ class StepDetector(Abstaining):
         The result is None where it was not measured. That includes a host without an excess of which only some ranks
         send steps: another rank may have one.
         """
-        if not self._window:
+        if not self.window:
             return None
-        ranks, table = table_of(self._window[-self._config.short_count :])
+        ranks, table = table_of(self.window[-self._config.short_count :])
         own = table[0] - table[1]
         roles = np.array([self._graph.placement.stage_of(rank) for rank in ranks])
         mine = np.array([self._graph.host_of(rank) == host for rank in ranks])
@@ -117,7 +117,7 @@ class StepDetector(Abstaining):
 
     def costs_ratio(self, suspects: Collection[int], onset_ns: int) -> float | None:
         """Return the share of the newest steps since an onset that some ranks cost the job; None: not measured."""
-        steps = [step for step in self._window if step.end_ns > onset_ns]
+        steps = [step for step in self.window if step.end_ns > onset_ns]
         stages = self._graph.placement.stages_of(table_of(steps)[0]) if steps else ()
         return costs_ratio(steps, stages, suspects)
 
@@ -127,7 +127,7 @@ class StepDetector(Abstaining):
         The growth is measured over a dozen steps since then. It is 0 where it does not stand out among all hosts, and
         where it is unknown.
         """
-        if len(self._window) < BLOCK_COUNT or self._begin_ns(-BLOCK_COUNT) < onset_ns:
+        if len(self.window) < BLOCK_COUNT or self._begin_ns(-BLOCK_COUNT) < onset_ns:
             return 0.0
         window, ranks = self._arrays()
         return self._past.grown_seconds(window, ranks, self._graph.host_of, onset_ns).get(host, 0.0)
@@ -140,9 +140,9 @@ class StepDetector(Abstaining):
             now_ns: the slice's end.
         """
         slowdown = self.history.slowdown_since(onset_ns, now_ns)
-        if slowdown is None or not slowdown.is_certain or not np.isfinite(slowdown.ratio) or not self._window:
+        if slowdown is None or not slowdown.is_certain or not np.isfinite(slowdown.ratio) or not self.window:
             return {}
-        return harmed_hosts(self._window, slowdown, self.history.waited_seconds(onset_ns), self._graph.host_of)
+        return harmed_hosts(self.window, slowdown, self.history.waited_seconds(onset_ns), self._graph.host_of)
 
     @property
     def own_growth(self) -> tuple[int, float] | None:
@@ -165,33 +165,33 @@ class StepDetector(Abstaining):
                 self._pending.take(record.rows, data.end_ns, self._config)
         if not self._take_ripe(data.end_ns):
             return self._emit(data)
-        if self._past.is_due(self._judged_count):
-            self._past.take(*self._arrays(), self._graph.host_of, self.history.newest_ns, self._judged_count)
+        if self._past.is_due(self.judged_count):
+            self._past.take(*self._arrays(), self._graph.host_of, self.history.newest_ns, self.judged_count)
         self._judge_ranks()
         self._judge_job()
         return self._emit(data)
 
     def _take_ripe(self, now_ns: int) -> bool:
         """Move the steps that all active ranks have finished into the window; return whether there were any."""
-        before_count = self._judged_count
+        before_count = self.judged_count
         for rows in self._pending.pop_ripe(now_ns, self._config):
-            step_rows = StepRows.of(rows).follows(self._window[-1] if self._window else None)
-            self._window.append(step_rows)
-            self._judged_count += 1
+            step_rows = StepRows.of(rows).follows(self.window[-1] if self.window else None)
+            self.window.append(step_rows)
+            self.judged_count += 1
             self.history.add(step_rows, self._config.history_count)
-        del self._window[: -self._config.long_count]
-        return self._judged_count > before_count
+        del self.window[: -self._config.long_count]
+        return self.judged_count > before_count
 
     def _arrays(self) -> tuple[StepWindow, tuple[int, ...]]:
         """Return the window as arrays of shape (steps, ranks), and the ranks."""
-        ranks, table = table_of(self._window)
+        ranks, table = table_of(self.window)
         roles = np.array(self._graph.placement.stages_of(ranks), dtype=np.int64)
         return StepWindow(table[0], table[1], table[2:], roles), ranks
 
     def _judge_ranks(self) -> None:
         """Compare the ranks of each role over the newest steps and follow which hosts look slow."""
         window, ranks = self._arrays()
-        if self._judged_count <= self._config.long_count:
+        if self.judged_count <= self._config.long_count:
             excess = median_excess(window)
             self._early = {rank: float(excess[index]) for index, rank in enumerate(ranks)}
         lines = self._lines(ranks)
@@ -204,7 +204,7 @@ class StepDetector(Abstaining):
         found: dict[str, Candidate] = {}
         is_any_slow = False
         for count in counts:
-            if len(self._window) < count:
+            if len(self.window) < count:
                 continue
             slow = find_slow(window.last(count), lines)
             if slow is None:
@@ -213,7 +213,7 @@ class StepDetector(Abstaining):
             if not self._are_few(slow, ranks):
                 self._abstain(Reason.AMBIGUOUS)
                 continue
-            for host, seen in self._seen(slow, ranks, len(self._window) - count).items():
+            for host, seen in self._seen(slow, ranks, len(self.window) - count).items():
                 if host not in found or seen.detail["strength_ratio"] > found[host].detail["strength_ratio"]:
                     found[host] = seen
         if is_any_slow:
@@ -234,7 +234,7 @@ class StepDetector(Abstaining):
 
     def _begin_ns(self, row: int) -> int:
         """Return when a step of the window (row) began."""
-        step = self._window[row]
+        step = self.window[row]
         return step.end_ns - int(float(step.values[:, 0].max()) * NS_PER_SECOND)
 
     def _seen(self, slow: SlowRanks, ranks: Sequence[int], first_row: int) -> dict[str, Candidate]:
@@ -248,7 +248,7 @@ class StepDetector(Abstaining):
         of_host: dict[str, list[SlowPart]] = {}
         for part in slow.parts:
             of_host.setdefault(self._graph.host_of(ranks[part.column]), []).append(part)
-        newest_ns = self._window[-1].end_ns
+        newest_ns = self.window[-1].end_ns
         shared = {"score": slow.score, "peer_seconds": slow.peer_seconds, "share_ratio": slow.share_ratio}
         found = {}
         for host, parts in of_host.items():
@@ -262,7 +262,7 @@ class StepDetector(Abstaining):
 
     def _update_candidates(self, found: Mapping[str, Candidate]) -> None:
         """Add the hosts that look slow to the candidates, and drop those that have recovered."""
-        newest_ns = self._window[-1].end_ns
+        newest_ns = self.window[-1].end_ns
         for host, seen in found.items():
             self._candidates.see(host, seen)
         for name in list(self._candidates.now):
@@ -284,7 +284,7 @@ class StepDetector(Abstaining):
             candidate = now[name]
             lines = self._config.slow.min_excess_seconds, candidate.detail["excess_seconds"] / 2
             if max(excess.get(rank, 0.0) for rank in candidate.detail["ranks"]) >= max(lines):
-                candidate.last_ns = self._window[-1].end_ns
+                candidate.last_ns = self.window[-1].end_ns
 
     def _judge_job(self) -> None:
         """Follow whether the job's steps have become longer, and longer still while they are."""
@@ -367,16 +367,16 @@ class StepDetector(Abstaining):
 
     def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
         """Return the parts of the next snapshot that do not change any more, without those of the known names."""
-        _, parts = window_parts(self._window, self._judged_count, known)
+        _, parts = window_parts(self.window, self.judged_count, known)
         return {name: data for name, data in parts.items() if data != UNCHANGED}
 
     def snapshot(self, known: Container[str] = ()) -> dict[str, bytes]:
         """Return the state in one part, and each step of a large job in its own; parts of known names are UNCHANGED."""
-        window, parts = window_parts(self._window, self._judged_count, known)
+        window, parts = window_parts(self.window, self.judged_count, known)
         state = {
             **self._pending.to_state(),
             "window": window,
-            "judged": self._judged_count,
+            "judged": self.judged_count,
             "early": map_state(self._early, "<f8"),
             **self.history.to_state(),
             "past": self._past.to_state(),
@@ -389,8 +389,8 @@ class StepDetector(Abstaining):
         """Replace the state by that of a snapshot."""
         state = unpack_state(parts, "steps")
         self._pending.load_state(state)
-        self._window = window_from(state["window"], parts)
-        self._judged_count = state["judged"]
+        self.window = window_from(state["window"], parts)
+        self.judged_count = state["judged"]
         self._early = map_from(state["early"])
         self.history.load_state(state)
         self._past.load_state(state["past"])

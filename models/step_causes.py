@@ -1,0 +1,204 @@
+"""Causes of a synchronous job's slowness from some steps of all ranks, each with its share of the job's time.
+
+A step is as long as its slowest rank computes, and the transfers after that. In the ideal step all ranks compute as
+long as the mean rank, and the job is as much slower than that as its slowdown S says. What a rank computes longer than
+the mean is cut into parts by their form: a long pipeline stage, slow machines, uneven data, pauses. A part is added to
+the ideal steps and removed from the real ones; the mean of the two differences is its cost. After the causes of the
+straggler study (What-if, OSDI'25, sections 4.3 and 4.8), for step records instead of traced operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.models.robust import median, spread
+from tocsin.models.steps import PHASES, StepWindow
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+STAGE, DATA, JITTER, MACHINE = "stage_imbalance", "data_imbalance", "software_jitter", "machine"
+LEAST_STEP_COUNT = 12
+"""Fewest steps of a window: a correlation over fewer ones is above its line by chance."""
+_LEAST_PEER_COUNT = 3
+"""Fewest ranks of a stage that are compared: the median of two cannot say which one moved."""
+_DATA_CORRELATION = 0.9
+"""Least correlation of a rank's forward and backward times over its steps from which on its data differ: the study's
+line. Sequences lengthen both passes, whereas noise and pauses of a program lengthen one of them."""
+_DATA_VARIATION_RATIO = 0.05
+"""Least variation of forward times for uneven data, as a share of their median: drifts of clocks correlate as well."""
+_PAUSE_SPREADS = 5.0
+"""Distance of a pause from a rank's other forward times in robust spreads, as in ``SlowConfig.spread_factor``."""
+_PAUSE_RATIO = 0.1
+"""Least length of a pause as a share of a rank's own time: a job straggles from a tenth on."""
+_MACHINE_RATIO, _MACHINE_STEPS_RATIO = 0.1, 0.9
+"""Least excess of a slow rank over its peers, as a share of their time, and share of steps in which it has it."""
+_MOST_OF_ONE_RATIO = 0.5
+"""Largest share of a moving cause that one rank has: above it the cause does not move, and belongs to that rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCauses:
+    """Why some steps were longer than ideal ones.
+
+    Attributes:
+        slowdown_ratio: S, step time over ideal step time; at least 1.
+        step_seconds: mean step time.
+        costs: cause -> share of the step time that would be won without it, 0 to 1; machines included.
+        long_stage: the pipeline stage that computes longest, -1 = no stage is longer on every replica.
+        stage_ratio: how much longer than the mean stage it computes on its fastest replica, 0 without one.
+    """
+
+    slowdown_ratio: float
+    step_seconds: float
+    costs: Mapping[str, float]
+    long_stage: int = -1
+    stage_ratio: float = 0.0
+
+
+def find_step_causes(window: StepWindow) -> StepCauses | None:
+    """Return why the steps of a window are longer than ideal ones.
+
+    Args:
+        window: the newest steps of all ranks; steps in which a rank lacks a number are left out.
+
+    Returns:
+        The causes; None with fewer than twelve whole steps or three ranks, or without forward and backward times.
+    """
+    forward, backward = (window.phase_seconds[PHASES.index(name)] for name in ("forward", "backward"))
+    waits = np.nan_to_num(window.phase_seconds[PHASES.index("data")])
+    compute = window.own_seconds - waits
+    whole = np.isfinite(compute).all(axis=1) & np.isfinite(forward).all(axis=1) & np.isfinite(backward).all(axis=1)
+    if int(whole.sum()) < LEAST_STEP_COUNT or compute.shape[1] < _LEAST_PEER_COUNT:
+        return None
+    compute, forward, backward, waits = (table[whole] for table in (compute, forward, backward, waits))
+    transfer_seconds = float(window.communication_seconds[whole].min(axis=1).mean())
+    base_seconds = transfer_seconds + float(np.median(waits))
+    stage, long_stage, stage_ratio = _stage_part(compute, window.roles)
+    data, pauses = _moving_parts(forward, backward, compute)
+    parts = {STAGE: stage, MACHINE: _machine_part(compute, window.roles), DATA: data, JITTER: pauses}
+    step_seconds = _longest(compute) + base_seconds
+    ideal = np.full_like(compute, compute.mean())
+    costs = {name: _cost(compute, ideal, part) / max(step_seconds, 1e-6) for name, part in parts.items()}
+    slowdown_ratio = step_seconds / max(float(compute.mean()) + base_seconds, 1e-6)
+    return StepCauses(max(1.0, slowdown_ratio), step_seconds, costs, long_stage, stage_ratio)
+
+
+def _longest(compute: FloatArray) -> float:
+    """Return the mean over steps of the longest rank's time, seconds."""
+    return float(compute.max(axis=1).mean())
+
+
+def _cost(compute: FloatArray, ideal: FloatArray, part: FloatArray) -> float:
+    """Return what a part costs a step: the mean of what it adds to ideal steps and takes from real ones, seconds."""
+    added = _longest(ideal + part) - _longest(ideal)
+    removed = _longest(compute) - _longest(compute - part)
+    return max(0.0, (added + removed) / 2)
+
+
+def _stage_part(compute: FloatArray, roles: npt.NDArray[np.int64]) -> tuple[FloatArray, int, float]:
+    """Return what each stage takes longer than the mean one, shape (1, ranks), with the longest and by how much.
+
+    A stage's time is that of its fastest replica, so that one slow replica makes no long stage. Without two stages of
+    two replicas the part is 0.
+
+    Args:
+        compute: seconds, shape (steps, ranks).
+        roles: stage of each rank.
+    """
+    nothing = np.zeros((1, compute.shape[1]))
+    stages, place, counts = np.unique(roles, return_inverse=True, return_counts=True)
+    if stages.size < 2 or int(counts.min()) < 2 or int(stages[0]) < 0:
+        return nothing, -1, 0.0
+    usual = median(compute, 0)
+    levels = np.array([float(usual[roles == stage].min()) for stage in stages])
+    above, longest = levels - levels.mean(), int(levels.argmax())
+    ratio = float(above[longest] / levels.mean())
+    return above[place][None, :], int(stages[longest]), ratio
+
+
+def _machine_part(compute: FloatArray, roles: npt.NDArray[np.int64]) -> FloatArray:
+    """Return what slow ranks take longer than their peers of the stage, shape (1, ranks); 0 for the others.
+
+    Args:
+        compute: seconds, shape (steps, ranks).
+        roles: stage of each rank.
+    """
+    part = np.zeros((1, compute.shape[1]))
+    for role in np.unique(roles):
+        members = np.flatnonzero(roles == role)
+        if members.size < _LEAST_PEER_COUNT:
+            continue
+        above = compute[:, members] - median(compute[:, members], 1)[:, None]
+        line = _MACHINE_RATIO * float(np.median(compute[:, members]))
+        excess = median(above, 0)
+        is_slow = (excess >= line) & ((above >= line / 2).mean(axis=0) >= _MACHINE_STEPS_RATIO)
+        part[0, members[is_slow]] = excess[is_slow]
+    return part
+
+
+def _moving_parts(forward: FloatArray, backward: FloatArray, compute: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return what data and pauses add to each rank's steps, two arrays of shape (steps, ranks) in seconds.
+
+    What a rank's forward and backward time share of a deviation from their medians is data; a rest of the forward time
+    beyond the rank's own spread is a pause, because garbage collection holds up the forward pass only. What the ranks
+    have alike in a step makes none of them late, and is neither.
+
+    Args:
+        forward: seconds, shape (steps, ranks).
+        backward: the same.
+        compute: the same, of all computation.
+    """
+    usual = [np.maximum(median(times, 0), 1e-6) for times in (forward, backward)]
+    ratios = [times / middle - 1.0 for times, middle in zip((forward, backward), usual, strict=True)]
+    shared = np.where(ratios[0] * ratios[1] > 0, np.sign(ratios[0]) * np.minimum(*np.abs(ratios)), 0.0)
+    rest = (ratios[0] - ratios[1]) * usual[0]
+    line = np.maximum(_PAUSE_SPREADS * spread(rest, 0), _PAUSE_RATIO * median(compute, 0))
+    is_pause = rest > line
+    pauses = np.maximum(_beyond_peers(np.where(is_pause, rest, 0.0)), 0.0)
+    data = _beyond_peers(shared * (usual[0] + usual[1]))
+    if not _varies_together(ratios[0], ratios[1], is_pause) or not _moves(data):
+        data = np.zeros_like(data)
+    return data, pauses if _moves(pauses) else np.zeros_like(pauses)
+
+
+def _beyond_peers(part: FloatArray) -> FloatArray:
+    """Return a part without what the median rank has of it in the same step, shape (steps, ranks)."""
+    return part - median(part, 1)[:, None]
+
+
+def _varies_together(forward: FloatArray, backward: FloatArray, is_pause: BoolArray) -> bool:
+    """Return whether the ranks' forward and backward times vary from step to step, and do so together.
+
+    Args:
+        forward: deviations from each rank's median as shares of it, shape (steps, ranks).
+        backward: the same.
+        is_pause: steps in which a rank paused; they are left out.
+    """
+    known = ~is_pause
+    counts = known.sum(axis=0)
+    one, other = (np.where(known, table, 0.0) for table in (forward, backward))
+    one, other = (np.where(known, table - table.sum(axis=0) / np.maximum(counts, 1), 0.0) for table in (one, other))
+    squares = (one**2).sum(axis=0), (other**2).sum(axis=0)
+    scale = np.sqrt(squares[0] * squares[1])
+    correlation = (one * other).sum(axis=0) / np.where(scale > 0.0, scale, 1.0)
+    variation = np.sqrt(squares[0] / np.maximum(counts, 1))
+    told = counts >= LEAST_STEP_COUNT // 2
+    if not told.any():
+        return False
+    is_together = float(np.median(correlation[told])) >= _DATA_CORRELATION
+    return is_together and float(np.median(variation[told])) >= _DATA_VARIATION_RATIO
+
+
+def _moves(part: FloatArray) -> bool:
+    """Return whether a part belongs to changing ranks: none has more than half of the steps that it makes longest."""
+    longest = part.max(axis=1)
+    hit = longest > 0.0
+    if not hit.any():
+        return False
+    counts = np.bincount(part.argmax(axis=1)[hit], weights=longest[hit], minlength=part.shape[1])
+    return float(counts.max()) <= _MOST_OF_ONE_RATIO * float(counts.sum())

@@ -1,0 +1,1 @@
+"""Why a job is slow: which cause costs which share of its time, by windows of steps."""

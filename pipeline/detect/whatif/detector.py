@@ -1,0 +1,140 @@
+"""Detector of why a job is slow, by windows of its step records: which cause costs which share of its time.
+
+It tells of the job and of no machine: a long pipeline stage, uneven data, pauses of changing ranks. What slow machines
+cost is computed beside them, so that they are not taken for one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tocsin.models.step_causes import DATA, JITTER, LEAST_STEP_COUNT, STAGE, StepCauses, find_step_causes
+from tocsin.models.steps import StepWindow
+from tocsin.pipeline.core.operator import pack_state, unpack_state
+from tocsin.pipeline.detect.steps.rows import StepRows, table_of
+from tocsin.pipeline.detect.whatif.config import WhatIfConfig
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.schemas.records import NS_PER_SECOND, Slice
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
+
+DETECTOR = "whatif"
+CAUSES = (STAGE, DATA, JITTER)
+"""Causes that are told, words of ``tocsin.schemas.causes``."""
+
+
+@dataclass(slots=True)
+class CauseSpan:
+    """One cause that costs the job time.
+
+    Attributes:
+        since_ns: begin of the first window that shows it.
+        first_end_ns: end of the first window that shows it.
+        last_ns: end of the last window that shows it.
+        is_told: whether it has lasted long enough to be told.
+        detail: the newest window's figures, for the anomaly.
+    """
+
+    since_ns: int
+    first_end_ns: int
+    last_ns: int
+    is_told: bool
+    detail: dict[str, Any]
+
+
+class WhatIfDetector:
+    """Finds the causes of one job's slowness that are no machine's."""
+
+    def __init__(self, config: WhatIfConfig, graph: JobGraph) -> None:
+        """Start without history.
+
+        Args:
+            config: settings.
+            graph: the job, for the stages of its ranks.
+        """
+        self._config = config
+        self._graph = graph
+        self._judged_count = 0
+        """Number of the job's judged steps at the end of the newest window."""
+        self._newest_ns = 0
+        """End of the newest window."""
+        self._spans: dict[str, CauseSpan] = {}
+
+    def on_steps(self, data: Slice, steps: Sequence[StepRows], judged_count: int) -> list[Anomaly]:
+        """Take the newest steps of a job, and return the causes that hold at a slice's end.
+
+        Args:
+            data: the slice.
+            steps: the newest judged steps, newest last.
+            judged_count: number of steps judged so far.
+        """
+        if judged_count - self._judged_count >= self._config.every_count and len(steps) >= LEAST_STEP_COUNT:
+            self._judged_count = judged_count
+            self._take_window(steps)
+        if data.end_ns - self._newest_ns > self._config.stale_ns + self._window_ns(steps):
+            return []
+        return [self._anomaly(data, cause, span) for cause, span in sorted(self._spans.items()) if span.is_told]
+
+    @staticmethod
+    def _window_ns(steps: Sequence[StepRows]) -> int:
+        """Return the time between the ends of the oldest and the newest of some steps."""
+        return steps[-1].end_ns - steps[0].end_ns if steps else 0
+
+    def _take_window(self, steps: Sequence[StepRows]) -> None:
+        """Follow which causes a window of steps shows."""
+        ranks, table = table_of(steps)
+        roles = np.array(self._graph.placement.stages_of(ranks), dtype=np.int64)
+        found = find_step_causes(StepWindow(table[0], table[1], table[2:], roles))
+        first_ns = steps[0].end_ns - int(float(np.nanmax(steps[0].values[:, 0])) * NS_PER_SECOND)
+        self._newest_ns = steps[-1].end_ns
+        for cause in CAUSES:
+            known = self._spans.get(cause)
+            costs_ratio = 0.0 if found is None else found.costs[cause]
+            if not self._config.is_over_line(costs_ratio, is_told=known is not None and known.is_told):
+                self._spans.pop(cause, None)
+                continue
+            if found is None:
+                continue
+            span = known or CauseSpan(first_ns, self._newest_ns, self._newest_ns, is_told=False, detail={})
+            span.last_ns = self._newest_ns
+            span.detail = {**_detail_of(found), "window_seconds": self._window_ns(steps) / NS_PER_SECOND}
+            is_apart = steps[0].end_ns > span.first_end_ns
+            span.is_told |= is_apart and span.last_ns - span.since_ns >= self._config.lasting_ns
+            self._spans[cause] = span
+
+    def _anomaly(self, data: Slice, cause: str, span: CauseSpan) -> Anomaly:
+        """Return the anomaly of a cause."""
+        line = self._config.least_slowdown_ratio - 1.0
+        costs_ratio = float(span.detail["costs"][cause])
+        return Anomaly(
+            job=data.job,
+            slice_end_ns=data.end_ns,
+            component=Component(ComponentKind.JOB, data.job.job_id),
+            metric=cause,
+            start_ns=span.since_ns,
+            end_ns=span.last_ns,
+            score=costs_ratio * (1.0 + line) / line,
+            detector=DETECTOR,
+            detail={**span.detail, "costs_ratio": costs_ratio},
+        )
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Return the state as one named part."""
+        spans = {cause: asdict(span) for cause, span in self._spans.items()}
+        state = {"judged": self._judged_count, "newest_ns": self._newest_ns, "spans": sorted(spans.items())}
+        return {DETECTOR: pack_state(state)}
+
+    def restore(self, parts: Mapping[str, bytes]) -> None:
+        """Replace the state by that of a snapshot."""
+        state = unpack_state(parts, DETECTOR)
+        self._judged_count, self._newest_ns = state["judged"], state["newest_ns"]
+        self._spans = {cause: CauseSpan(**fields) for cause, fields in state["spans"]}
+
+
+def _detail_of(found: StepCauses) -> dict[str, Any]:
+    """Return the figures of a window as JSON values."""
+    fields = asdict(found)
+    return {**fields, "costs": {name: round(float(value), 6) for name, value in found.costs.items()}}
