@@ -39,7 +39,8 @@ T = TypeVar("T")
 _START_SECONDS: Final = 120.0
 _STEP_SECONDS: Final = 120.0
 _NAMED_SECONDS: Final = 45.0
-_ACTED_SECONDS: Final = 60.0
+_ACTED_SECONDS: Final = 95.0
+"""Of these, 35 s may pass until the verdict about a silent host is confirmed."""
 _OVER_SECONDS: Final = 90.0
 _LEDGER_SECONDS: Final = 8.0
 _MORE_STEPS: Final = 5
