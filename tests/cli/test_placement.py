@@ -131,7 +131,7 @@ def test_recorded_groups_go_before_coordinates(tmp_path: Path, capsys: pytest.Ca
     pq.write_table(pa.table(groups), Path(folder, "groups.parquet"))
 
     assert main(["placement", folder]) == 0
-    assert capsys.readouterr().out.startswith("No group touches a second minipod: nothing is spread.")
+    assert capsys.readouterr().out.startswith("No data-parallel or pipeline group touches a second minipod")
 
 
 def test_leaves_are_counted_where_no_minipod_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +140,18 @@ def test_leaves_are_counted_where_no_minipod_is_known(tmp_path: Path, capsys: py
 
     assert (found["level"], found["now"]["max_pods_pp"]) == ("leaf", 2)
     assert found["reason"] == "no_better_placement"
+
+
+def test_groups_without_weight_are_spread_all_the_same(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    aligned = ["--hosts", "node[01-02,09-10]", "--tp", "8", "--pp", "1", "--alpha", "0"]
+    assert main(["placement", cluster, *aligned]) == 0
+
+    assert capsys.readouterr().out.startswith("No better placement was found; the weighted number of minipods is 1.00.")
+
+
+def test_a_recording_names_its_own_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["placement", recording(tmp_path / "r"), "--hosts", "h0"]) == 2
+    assert "a recording names its hosts" in capsys.readouterr().err
 
 
 def test_a_cluster_alone(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +179,7 @@ def test_a_cluster_alone(cluster: str, capsys: pytest.CaptureFixture[str]) -> No
         ([*JOB, "--evict", "node17"], "one of the job's 16 hosts"),
         (["--evict", "node01"], "given with a recording or --hosts"),
         ([*JOB, "--html", "/nowhere/page.html"], "cannot be written"),
+        ([*JOB, "--topology", "t.conf"], "FILE is a topology already"),
     ],
 )
 def test_wrong_arguments_are_named(

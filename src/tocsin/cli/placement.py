@@ -102,6 +102,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--alpha", args.alpha, "from 0 to 1")
     if not 0 <= args.seconds <= 86_400:
         raise ConfigError("--seconds", args.seconds, "from 0 to 86400")
+    if args.hosts and args.file.is_dir():
+        raise ConfigError("--hosts", args.hosts, "given with a topology; a recording names its hosts")
+    if args.topology is not None and not args.file.is_dir():
+        raise ConfigError("--topology", str(args.topology), "given with a recording; FILE is a topology already")
     for name in ("gpus", "tp", "pp"):
         if not 1 <= getattr(args, name) <= 1 << 20:
             raise ConfigError(f"--{name}", getattr(args, name), "a size of 1 or more")

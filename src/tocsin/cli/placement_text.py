@@ -10,6 +10,7 @@ from tocsin.models.placement.replacement import AdviceReason, CandidatePlacement
 from tocsin.models.placement.spares import RankedSpare
 from tocsin.models.placement.spread import JobSpread
 from tocsin.schemas.formats.cluster_topology import ClusterTopology
+from tocsin.schemas.kinds import GroupKind
 from tocsin.schemas.printable import counted, json_text, plain
 
 MOST_ROWS = 12
@@ -102,8 +103,8 @@ def sentence_of(found: JudgedPlacement) -> str:
     """Return what re-placing would gain, in one sentence or two."""
     advice, level = found.advice, found.job.level
     now = advice.now.weighted_pods
-    if len(found.job.pods) == 1 or now <= 1:
-        return f"No group touches a second {level}: nothing is spread."
+    if all(of.max_pod_count <= 1 for kind, of in advice.now.kinds.items() if kind in (GroupKind.DP, GroupKind.PP)):
+        return f"No data-parallel or pipeline group touches a second {level}: nothing is spread."
     if advice.reason is AdviceReason.UNEQUAL_GROUPS:
         return "No other placement is proposed: the groups share hosts, or differ in size."
     best = advice.best

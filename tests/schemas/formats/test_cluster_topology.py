@@ -83,6 +83,24 @@ def test_blocks_of_slurm() -> None:
     assert read_topology(text, "t").places["10.140.79.152"] == SwitchPlace("b1", "b[0-1]")
 
 
+SCONTROL_22_05 = """\
+SwitchName=core Level=2 LinkSpeed=1 Nodes=node[1-8] Switches=pod[1-2]
+SwitchName=pod1 Level=1 LinkSpeed=1 Nodes=node[1-4] Switches=leaf[1-2]
+SwitchName=pod2 Level=1 LinkSpeed=1 Nodes=node[5-8] Switches=leaf[3-4]
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=node[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=node[3-4]
+SwitchName=leaf3 Level=0 LinkSpeed=1 Nodes=node[5-6]
+SwitchName=leaf4 Level=0 LinkSpeed=1 Nodes=node[7-8]
+"""
+"""Printed by ``scontrol show topology`` of Slurm 22.05.8, plugin tree."""
+
+
+def test_what_a_real_slurm_printed() -> None:
+    assert read_topology(SCONTROL_22_05, "t").places == {
+        f"node{n}": SwitchPlace(f"leaf{(n + 1) // 2}", f"pod{(n + 3) // 4}") for n in range(1, 9)
+    }
+
+
 def test_a_host_that_only_an_upper_switch_names_has_no_leaf() -> None:
     text = "SwitchName=l0 Level=0 Nodes=a\nSwitchName=root Level=1 Nodes=a,dynamic Switches=l0\n"
 
