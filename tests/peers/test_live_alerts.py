@@ -22,12 +22,13 @@ from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 ROUTES = """
 version: 1
 receivers:
-  am: {{kind: alertmanager, urls: ['{url}'], resend_seconds: 5}}
+  am: {{kind: alertmanager, urls: ['{url}'], resend_seconds: 10}}
   calm: {{kind: alertmanager, urls: ['{url}'], resend_seconds: 60}}
 routes:
   - {{name: wake, receiver: am}}
 watchdog: {{receiver: calm, every_seconds: 10}}
 """
+"""An alert stands for three resends: half a minute, in which a killed engine is back on a slow machine, too."""
 SENT = "SELECT verdict_id, kind, outcome FROM tocsin.alerts_sent FINAL ORDER BY made"
 
 
