@@ -268,12 +268,14 @@ class ExecutorHeard:
         executor: its name.
         kinds: kinds of actions that it carries out.
         ts_ns: when it said so.
+        hosts: the only machines on which it acts, none = on all of the cluster.
     """
 
     cluster: str
     executor: str
     kinds: tuple[ActionKind, ...]
     ts_ns: int
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

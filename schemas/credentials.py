@@ -60,6 +60,8 @@ class Role(StrEnum):
     """Sends no records; asks like a reader, and plans work, judges verdicts and closes incidents."""
     EXECUTOR = "executor"
     """Carries out actions: reads them, signs what it says of them, and sends no telemetry."""
+    CHECKER = "checker"
+    """Checks the host whose name it has, where an action asks for it: signs acks and results of that host only."""
     CONTROLLER = "controller"
     """Decides about actions and signs them with a private key; executors hold only the public key."""
     TRAINER = "trainer"
@@ -68,7 +70,9 @@ class Role(StrEnum):
     """Signs verdicts with a private key; consumers hold only the public key."""
 
 
-SIGNING_ROLES: Final = frozenset({Role.ENGINE, Role.CONTROLLER, Role.EXECUTOR, Role.OPERATOR, Role.SCHEDULER})
+SIGNING_ROLES: Final = frozenset(
+    {Role.ENGINE, Role.CONTROLLER, Role.EXECUTOR, Role.CHECKER, Role.OPERATOR, Role.SCHEDULER}
+)
 """Roles whose credentials are key pairs: what they say beside a connection is signed."""
 
 

@@ -59,7 +59,7 @@ class AckHandler:
         if ack.seq <= tracked.seqs.get(ack.executor, 0):
             return ActionReason.ACK_REPEATED
         if ack.kind is AckKind.CLAIMED:
-            if not self._desk.facts.has_announced(ack.job.cluster, ack.executor, tracked.kind):
+            if not self._desk.facts.has_announced(ack.executor, tracked.action):
                 return ActionReason.KIND_NOT_ANNOUNCED
             is_full = len(tracked.holders) >= MAX_HOLDERS and ack.executor not in tracked.holders
             return ActionReason.CLAIM_LOST if is_full else None

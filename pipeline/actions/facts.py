@@ -19,10 +19,10 @@ from tocsin.schemas.action_events import (
     MachineFacts,
     Pod,
 )
-from tocsin.schemas.actions import ActionTarget, Machine
+from tocsin.schemas.actions import Action, ActionTarget, Machine
 from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.plain_objects import plain_object, read_object
-from tocsin.schemas.verdicts import ActionKind, Component
+from tocsin.schemas.verdicts import Component
 
 T = TypeVar("T")
 _KEPT_IF_UNKNOWN = ("boot_id", "driver", "firmware", "node_uid", "leaf", "minipod", "booted_ns")
@@ -214,18 +214,18 @@ class FactBook:
         """Return the last heartbeat of a cluster's engine, None if none was heard."""
         return self._engines.get(cluster)
 
-    def has_executor(self, cluster: str, kind: ActionKind, since_ns: int) -> bool:
-        """Return whether an executor for a kind of action was heard since a time."""
+    def has_executor(self, action: Action, since_ns: int) -> bool:
+        """Return whether an executor for an action's kind and machines was heard since a time."""
         return any(
-            kind in one.kinds and one.ts_ns >= since_ns
+            one.ts_ns >= since_ns and _is_for(one, action)
             for (where, _), one in self._executors.items()
-            if where == cluster
+            if where == action.target.job.cluster
         )
 
-    def has_announced(self, cluster: str, executor: str, kind: ActionKind) -> bool:
-        """Return whether an executor's newest announcement holds a kind of action; without one it holds none."""
-        known = self._executors.get((cluster, executor))
-        return known is not None and kind in known.kinds
+    def has_announced(self, executor: str, action: Action) -> bool:
+        """Return whether an executor's newest announcement, if there is one, holds an action's kind and machines."""
+        known = self._executors.get((action.target.job.cluster, executor))
+        return known is not None and _is_for(known, action)
 
     def boot_at(self, cluster: str, host: str, at_ns: int) -> str:
         """Return the boot id that a machine had at a time.
@@ -351,6 +351,14 @@ class FactBook:
                 hosts.discard(told.host)
                 if not hosts:
                     del self._places[told.cluster, scope, name]
+
+
+def _is_for(executor: ExecutorHeard, action: Action) -> bool:
+    """Return whether an action is of a kind, and on machines, that an executor announced."""
+    if action.kind not in executor.kinds:
+        return False
+    hosts = action.target.hosts
+    return not executor.hosts or (bool(hosts) and set(hosts) <= set(executor.hosts))
 
 
 def _latest(known: Sequence[AttemptChange], told: Sequence[AttemptChange]) -> tuple[AttemptChange, ...]:

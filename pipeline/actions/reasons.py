@@ -95,7 +95,7 @@ class ActionReason(NamedReason):
     CLAIM_OVER = "claim_over", "The lease that was asked for is over already."
     KIND_NOT_ANNOUNCED = (
         "kind_not_announced",
-        "The newest announcement of the executor that claims the action does not hold its kind.",
+        "The newest announcement of the executor that claims the action does not hold its kind or machines.",
     )
     CLAIM_HELD = "claim_held", "A guard is against the action now."
     EPOCH_AHEAD = "epoch_ahead", "The message names an epoch that this controller has not begun."

@@ -1,8 +1,9 @@
 """Signatures of actions, acks and what else the controller is told: who may say what, and in whose name.
 
 The controller signs actions with its own key. An executor signs its acks and what it read from its system; a person
-signs commands with the key of an operator, and the actor is that key's holder. What is unsigned, forged, or said in
-another's name has a named reason for the dead letters, and no effect.
+signs commands with the key of an operator, and the actor is that key's holder. A checker is an executor that checks one
+host, whose name its key has: as ``checker:HOST`` it announces that, and nothing else. What is unsigned, forged, or said
+in another's name has a named reason for the dead letters, and no effect.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ from tocsin.schemas.credentials import ANY_NAME, Credential, Role
 from tocsin.schemas.errors import IdentityError
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.reasons import IdentityRefusal
+from tocsin.schemas.verdicts import ActionKind
 
 _ACTION: Final = b"tocsin action 1\0"
 _TOLD: Final = b"tocsin ack 1\0"
 _SPEAKERS: Final[Mapping[type, frozenset[Role]]] = {
-    Ack: frozenset({Role.EXECUTOR}),
-    ExecutorHeard: frozenset({Role.EXECUTOR}),
+    Ack: frozenset({Role.EXECUTOR, Role.CHECKER}),
+    ExecutorHeard: frozenset({Role.EXECUTOR, Role.CHECKER}),
     HumanChange: frozenset({Role.EXECUTOR}),
     CordonSeen: frozenset({Role.EXECUTOR}),
     MachineFacts: frozenset({Role.EXECUTOR, Role.AGENT, Role.ENGINE}),
     JobFacts: frozenset({Role.EXECUTOR, Role.SCHEDULER, Role.ENGINE}),
-    CheckResult: frozenset({Role.EXECUTOR, Role.AGENT, Role.OPERATOR}),
+    CheckResult: frozenset({Role.EXECUTOR, Role.CHECKER, Role.AGENT, Role.OPERATOR}),
     QuietSteps: frozenset({Role.ENGINE}),
     EngineHeartbeat: frozenset({Role.ENGINE}),
     Approval: frozenset({Role.OPERATOR}),
@@ -116,11 +118,12 @@ class AckChecker(MessageChecker):
         signer = self.signer_of(value, header, now_ns)
         told = decode_ack_or_event(value)
         kind = type(told)
-        if signer.role not in _SPEAKERS[kind]:
+        if signer.role not in _SPEAKERS[kind] or (signer.role is Role.CHECKER and not _is_check(told)):
             text = f"{signer.role.value} {signer.name} with the key {signer.key_id} says a {kind.__name__}"
             raise IdentityError(IdentityRefusal.ROLE_REFUSED, text)
         wanted = _name_in(told, signer.role)
-        if wanted is not None and not signer.speaks_for(wanted):
+        is_own = wanted == signer.name if signer.role is Role.CHECKER else wanted is None or signer.speaks_for(wanted)
+        if not is_own:
             text = f"{wanted!r}, signed by {signer.role.value} {signer.name} with the key {signer.key_id}"
             raise IdentityError(IdentityRefusal.HELLO_HOST, text)
         return told
@@ -132,11 +135,32 @@ def actor_of(credential: Credential) -> str:
     return f"{credential.role.value}:{own}"
 
 
+def executor_name(credential: Credential) -> str:
+    """Return the name in which a credential of role ``executor`` or ``checker`` says acks."""
+    return actor_of(credential) if credential.role is Role.CHECKER else credential.name
+
+
+def _is_check(told: Ack | ActionEvent) -> bool:
+    """Return whether an announcement is one of checks on one host, or a message is none."""
+    return not isinstance(told, ExecutorHeard) or (told.kinds == (ActionKind.PROBE,) and len(told.hosts) == 1)
+
+
+def _checked_host(told: Ack | ActionEvent) -> str:
+    """Return the one host in whose name a checker says something, "" if it says it in another name."""
+    if not isinstance(told, Ack | ExecutorHeard):
+        return str(getattr(told, "host", ""))
+    prefix = f"{Role.CHECKER.value}:"
+    host = told.executor.removeprefix(prefix) if told.executor.startswith(prefix) else ""
+    return host if isinstance(told, Ack) or told.hosts == (host,) else ""
+
+
 def _name_in(told: Ack | ActionEvent, role: Role) -> str | None:
     """Return the holder in whose name something is said, None if it names none.
 
     An actor must be the holder of the key, so of an actor of another form the whole text is returned.
     """
+    if role is Role.CHECKER:
+        return _checked_host(told)
     if isinstance(told, Ack | ExecutorHeard):
         return told.executor
     if role is Role.AGENT:

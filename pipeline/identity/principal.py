@@ -20,7 +20,7 @@ BY_SIGNATURE: Final = "signature"
 BY_NOTHING: Final = "nothing"
 WAYS: Final = (BY_UID, BY_SECRET, BY_CERTIFICATE, BY_SIGNATURE, BY_NOTHING)
 """Kinds of proof of identity; ``nothing`` means that the engine was explicitly started without authentication."""
-_SILENT: Final = (Role.READER, Role.OPERATOR, Role.EXECUTOR, Role.CONTROLLER)
+_SILENT: Final = (Role.READER, Role.OPERATOR, Role.EXECUTOR, Role.CHECKER, Role.CONTROLLER)
 """Roles that may send no records, not even ticks."""
 
 

@@ -100,7 +100,7 @@ def test_the_command_line_takes_each_call_and_has_all_that_acting_needs(
 
     if command.arguments[0] == "executor":
         assert args.token_file
-        assert args.metrics_listen.endswith((":9446", ":9447", ":9448", ":9449", ":9450"))
+        assert args.metrics_listen.endswith((":9446", ":9447", ":9448", ":9449", ":9450", ":9451"))
     else:
         assert args.act, command.where
     wanted = ("controller_key", "credentials", "verdict_keys") if args_of(command) == "controller" else ()

@@ -149,7 +149,8 @@ class ExecutorClient:
         if now_ns - self._heard_ns >= _HEARD_NS:
             self._heard_ns = now_ns
             for config in self._configs:
-                self._put(ExecutorHeard(config.cluster, self.name, tuple(sorted(config.kinds)), now_ns))
+                kinds, hosts = tuple(sorted(config.kinds)), tuple(sorted(config.hosts))
+                self._put(ExecutorHeard(config.cluster, self.name, kinds, now_ns, hosts))
         if not self.exchange():
             return
         if self._proposals is not None:

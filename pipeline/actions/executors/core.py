@@ -48,6 +48,8 @@ class LeftOut(StrEnum):
     OTHER_CLUSTER = "other_cluster"
     OTHER_KIND = "other_kind"
     """This executor does not do this kind."""
+    OTHER_HOST = "other_host"
+    """This executor acts on other machines only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class ExecutorConfig:
         cluster: cluster whose actions it does.
         name: its own name, unique among the executors of the cluster.
         kinds: kinds of actions that it does.
+        hosts: the only machines on which it acts, none = on all of the cluster.
         lease_seconds: how long a lease it asks for.
         renew_seconds: it asks again when the lease lasts no longer than this.
         effect_seconds: longest time that one effect takes; with less left of the lease none is begun.
@@ -70,6 +73,7 @@ class ExecutorConfig:
     cluster: str
     name: str
     kinds: frozenset[ActionKind]
+    hosts: frozenset[str] = frozenset()
     lease_seconds: float = 60.0
     renew_seconds: float = 30.0
     effect_seconds: float = 20.0
@@ -274,6 +278,9 @@ class ExecutorCore:
             return LeftOut.OTHER_CLUSTER
         if action.kind not in self._config.kinds:
             return LeftOut.OTHER_KIND
+        hosts = self._config.hosts
+        if hosts and not (action.target.hosts and hosts.issuperset(action.target.hosts)):
+            return LeftOut.OTHER_HOST
         if action.epoch < self._epoch:
             return LeftOut.LOWER_EPOCH
         held = self._held.get(action.action_id)

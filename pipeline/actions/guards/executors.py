@@ -17,6 +17,6 @@ class ExecutorGuard:
         if case.config.is_dry_run:
             return None
         since_ns = case.now_ns - ns(case.config.executor_silence_seconds)
-        if case.facts.has_executor(case.cluster, case.action.kind, since_ns):
+        if case.facts.has_executor(case.action, since_ns):
             return None
         return Ruling(GuardOutcome.HOLD, ActionReason.NO_EXECUTOR, f"nobody carries out {case.action.kind.value}")

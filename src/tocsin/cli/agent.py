@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tocsin import __version__
+from tocsin.cli.agent_checks import add_checks_arguments, checks_of
 from tocsin.cli.config_file import add_config_argument
 from tocsin.cli.identity import add_token_arguments, agent_tls_of, kafka_tokens_of, tokens_of
 from tocsin.cli.kafka import add_kafka_arguments, settings_of
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_kafka(parser)
     _add_spool(parser)
     _add_sources(parser)
+    add_checks_arguments(parser)
     add_log_arguments(parser)
 
 
@@ -131,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
     agent = Agent(config, Parts(sink, watcher, (*make_collectors(sources), watcher)), clock, wake)
     if is_asked:
         agent.stop()
-    agent.run()
+    with checks_of(args):
+        agent.run()
     return 0
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tocsin.cli.action_settings import PUBLIC_FILE
 from tocsin.cli.engine_reader import add_engine_arguments, reader_of
-from tocsin.cli.executor_preflight import add_preflight_arguments, preflight_target
+from tocsin.cli.executor_preflight import add_own_host_arguments, add_preflight_arguments, preflight_target
 from tocsin.cli.identity import signer_of
 from tocsin.cli.kafka import add_kafka_arguments
 from tocsin.cli.kafka import settings_of as kafka_settings_of
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("tocsin.executor")
 _STEP_SECONDS: Final = 1.0
+_OWN_STEP_SECONDS: Final = 5.0
+"""Time between two steps of who acts on its own host alone: each host has such a process."""
 _COMMAND_SECONDS: Final = 15.0
 """Most time of one command or call on a target; less than the part of a lease that an effect may take."""
 _STRATEGIES: Final = ("store-only", "execute")
@@ -54,12 +56,14 @@ class TargetEntry:
         add_arguments: adds its own flags.
         make: returns the target for the flags; raises ConfigError for a flag that cannot be used.
         make_turn: returns what says which of several replicas acts; None: there is one process of each name.
+        role: role of its credential; a ``checker`` acts on the host alone whose name its credential has.
     """
 
     text: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     make: Callable[[argparse.Namespace, SignedActions], TargetSystem]
     make_turn: Callable[[argparse.Namespace], Turn | None] = lambda _args: None
+    role: Role = Role.EXECUTOR
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default = os.environ.get("TOCSIN_METRICS_LISTEN", "")
         one.add_argument("--metrics-listen", metavar="HOST:PORT", default=default, help=text)
         entry.add_arguments(one)
-        add_engine_arguments(one, (Role.EXECUTOR,))
+        add_engine_arguments(one, (entry.role,))
         add_kafka_arguments(one, text="exchange over the topics of these brokers, not with an engine (docs/actions.md)")
         add_log_arguments(one)
 
@@ -95,20 +99,22 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     pages = _pages(args.metrics_listen, client)
     try:
-        work(client, stop, turn)
+        work(client, stop, turn, _OWN_STEP_SECONDS if TARGETS[args.target].role is Role.CHECKER else _STEP_SECONDS)
     finally:
         if pages is not None:
             pages.close()
     return 0
 
 
-def work(client: ExecutorClient, stop: threading.Event, turn: Turn | None = None) -> None:
-    """Make a step a second until ``stop``, in this replica's turn; then say what is still to be said, once."""
+def work(
+    client: ExecutorClient, stop: threading.Event, turn: Turn | None = None, step_seconds: float = _STEP_SECONDS
+) -> None:
+    """Make steps until ``stop``, in this replica's turn; then say what is still to be said, once."""
     _LOG.info("the executor is ready", extra={"executor": client.name})
     while not stop.is_set():
         if turn is None or turn.may_speak():
             client.step()
-        stop.wait(_STEP_SECONDS)
+        stop.wait(step_seconds)
     if turn is None or turn.may_speak():
         client.exchange()
     if turn is not None:
@@ -127,11 +133,12 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
     from tocsin.pipeline.actions.executors.core import ExecutorConfig
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
     from tocsin.pipeline.actions.executors.turns import TurnTarget
-    from tocsin.pipeline.identity.action_signatures import AckSigner
+    from tocsin.pipeline.identity.action_signatures import AckSigner, executor_name
 
-    credential, channel = signer_of(args, Role.EXECUTOR), _channel(args)
+    role = TARGETS[args.target].role
+    credential, channel = signer_of(args, role), _channel(args, role)
     if credential is None or channel is None:
-        must = "the engine's address, or --kafka, with --token-file (tocsin token issue NAME --role executor)"
+        must = f"the engine's address, or --kafka, with --token-file (tocsin token issue NAME --role {role.value})"
         raise ConfigError("--engine", args.engine, must)
     clusters = list(dict.fromkeys(args.cluster or ["default"]))
     if "" in clusters:
@@ -143,14 +150,15 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
     target = TARGETS[args.target].make(args, signed)
     if turn is not None:
         target = TurnTarget(target, turn)
-    configs = [ExecutorConfig(cluster, credential.name, target.kinds) for cluster in clusters]
+    hosts = frozenset({credential.name} if role is Role.CHECKER else ())
+    configs = [ExecutorConfig(cluster, executor_name(credential), target.kinds, hosts) for cluster in clusters]
     return ExecutorClient(configs, channel, keys, target, time.time_ns, signed)
 
 
-def _channel(args: argparse.Namespace) -> EngineChannel | None:
+def _channel(args: argparse.Namespace, role: Role) -> EngineChannel | None:
     """Return what exchanges actions: the topics, or an engine; None: neither is named."""
     if not is_over_kafka(args):
-        return reader_of(args, (Role.EXECUTOR,))
+        return reader_of(args, (role,))
     from tocsin.pipeline.kafka.action_exchange import KafkaExchange
 
     return KafkaExchange(kafka_settings_of(args), args.topic_prefix)
@@ -313,6 +321,9 @@ TARGETS: Final[Mapping[str, TargetEntry]] = MappingProxyType(
         ),
         "nvsentinel": TargetEntry("hand actions on nodes to NVSentinel", _nvsentinel_arguments, _nvsentinel),
         "preflight": TargetEntry("check machines under load", add_preflight_arguments, preflight_target),
+        "own-host": TargetEntry(
+            "check this host alone under load", add_own_host_arguments, preflight_target, role=Role.CHECKER
+        ),
         "job": TargetEntry("restart, evict and rollback by the site's own job controller", _job_arguments, _job),
     }
 )

@@ -25,12 +25,7 @@ def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of checks as a target."""
     text = "how machines are reached: srun (default), kubectl (a Job a node), or here (all on this machine)"
     parser.add_argument("--via", choices=["srun", _KUBECTL, "here"], default="srun", help=text)
-    text = f"load of each check (default: {limits.SECONDS_PER_CHECK:g}s)"
-    parser.add_argument("--each", metavar="DURATION", default=f"{limits.SECONDS_PER_CHECK:g}s", help=text)
-    text = "leave out a check; may be repeated (docs/preflight.md)"
-    parser.add_argument("--without", metavar="CHECK", action="append", default=[], help=text)
-    text = "folder on the disk that is written and read (default: /var/tmp)"
-    parser.add_argument("--folder", metavar="FOLDER", default="/var/tmp", help=text)  # noqa: S108  # a disk, not memory
+    _add_check_arguments(parser)
     text = "time that the scheduler may take to start (default: 2min)"
     parser.add_argument("--start", metavar="DURATION", default="2min", help=text)
     text = "TCP port on the first machine of an action, where all meet (default: 29400)"
@@ -40,6 +35,22 @@ def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="N", type=int, default=0, help="kubectl: GPUs of each node (default: 0)")
     text = "a host and its node in each line, where the scheduler's names do not say so [env: TOCSIN_NODE_MAP]"
     parser.add_argument("--node-map", metavar="FILE", default=os.environ.get("TOCSIN_NODE_MAP", ""), help=text)
+
+
+def add_own_host_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of checks of this host alone, whose name the credential has."""
+    _add_check_arguments(parser)
+    parser.set_defaults(via="here", start="2min", port=29_400, image="", namespace="", gpus=0, node_map="")
+
+
+def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the checks themselves, and of where their answers are kept."""
+    text = f"load of each check (default: {limits.SECONDS_PER_CHECK:g}s)"
+    parser.add_argument("--each", metavar="DURATION", default=f"{limits.SECONDS_PER_CHECK:g}s", help=text)
+    text = "leave out a check; may be repeated (docs/preflight.md)"
+    parser.add_argument("--without", metavar="CHECK", action="append", default=[], help=text)
+    text = "folder on the disk that is written and read (default: /var/tmp)"
+    parser.add_argument("--folder", metavar="FOLDER", default="/var/tmp", help=text)  # noqa: S108  # a disk, not memory
     text = f"answers are kept there until they are told (default: {_FOLDER} in the data folder)"
     parser.add_argument("--state-dir", metavar="DIR", default="", help=text)
 

@@ -70,7 +70,7 @@ def _issue(args: argparse.Namespace) -> int:
         fresh = _fresh(args.role, check_holder(args.name, "HOST"), now_ns)
     except FieldError as error:
         raise ConfigError("HOST", args.name, str(error).partition(": must be ")[2]) from None
-    if fresh.role is Role.AGENT and fresh.name == ANY_NAME:
+    if fresh.role in {Role.AGENT, Role.CHECKER} and fresh.name == ANY_NAME:
         raise ConfigError("HOST", args.name, "one host's name: only roles that are no agent's speak for every host")
     until_ns = 0 if is_new or args.grace is None else now_ns + _grace_ns(args.grace)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pipeline.actions.kit import CLUSTER, T0, Stage, verdict_on
+from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.schemas.action_events import AckKind, ExecutorHeard
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
@@ -56,6 +57,39 @@ def test_a_kind_that_is_announced_in_another_cluster_does_not_count() -> None:
     stage.ack(action, AckKind.CLAIMED, "k8s")
 
     assert stage.controller.left_out == {"kind_not_announced": 1}
+
+
+def probe_of(*hosts: str) -> tuple[Stage, Action]:
+    """A check of machines, of which ``n1`` alone has an executor for checks."""
+    stage = Stage()
+    stage.controller.on_event(ExecutorHeard(CLUSTER, "slurm", EVICT, stage.now_ns + 1), stage.now_ns)
+    stage.controller.on_event(
+        ExecutorHeard(CLUSTER, "checker:n1", (ActionKind.PROBE,), stage.now_ns, ("n1",)), stage.now_ns
+    )
+    stage.ladder.answer = lambda verdict: [Proposal(verdict, ActionKind.PROBE, None, hosts, "rule", verdict.cause)]
+    stage.judge(verdict_on(*hosts, action=ActionKind.PROBE))
+    (action,) = [one for one in stage.controller.actions() if one.kind is ActionKind.PROBE]
+    return stage, action
+
+
+@pytest.mark.parametrize(
+    ("hosts", "state", "holder"),
+    [
+        (("n1",), ActionState.CLAIMED, "checker:n1"),
+        (("n2",), ActionState.WAITING, ""),
+        (("n1", "n2"), ActionState.WAITING, ""),
+        ((), ActionState.WAITING, ""),
+    ],
+    ids=["its own host", "another host", "a group", "no host"],
+)
+def test_who_acts_on_one_host_is_nobody_for_others(hosts: tuple[str, ...], state: ActionState, holder: str) -> None:
+    stage, action = probe_of(*hosts)
+    stage.ack(action, AckKind.CLAIMED, "checker:n1")
+    found = stage.action(action.action_id)
+
+    assert (found.state, found.holder) == (state, holder)
+    assert stage.controller.left_out == ({} if holder else {"kind_not_announced": 1})
+    assert stage.pages() == ([] if holder else ["no_executor"])
 
 
 def test_what_was_refused_to_one_executor_is_given_to_another() -> None:

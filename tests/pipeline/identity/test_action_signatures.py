@@ -15,6 +15,7 @@ from tocsin.schemas.action_events import (
     Ack,
     ActionEvent,
     Approval,
+    CheckResult,
     EngineHeartbeat,
     EngineWay,
     ExecutorHeard,
@@ -23,6 +24,7 @@ from tocsin.schemas.action_events import (
 from tocsin.schemas.credentials import Credential, Role
 from tocsin.schemas.errors import FieldError, IdentityError, SchemaError
 from tocsin.schemas.reasons import IdentityRefusal as Why
+from tocsin.schemas.verdicts import ActionKind
 
 NOW = 1_800_000_000_000_000_000
 ENGINE = new_signing_key(Role.ENGINE, "engine", NOW)
@@ -31,8 +33,12 @@ SLURM = new_signing_key(Role.EXECUTOR, "slurm", NOW)
 KUBE = new_signing_key(Role.EXECUTOR, "kube", NOW)
 ANN = new_signing_key(Role.OPERATOR, "ann", NOW)
 AGENT = new_signing_key(Role.AGENT, "n1", NOW)
-KEYS = [public_half(one) for one in (ENGINE, CONTROLLER, SLURM, KUBE, ANN, AGENT)]
+N1 = new_signing_key(Role.CHECKER, "n1", NOW)
+ANY_HOST = new_signing_key(Role.CHECKER, "*", NOW)
+KEYS = [public_half(one) for one in (ENGINE, CONTROLLER, SLURM, KUBE, ANN, AGENT, N1, ANY_HOST)]
 ACKS, ACTIONS = AckChecker(KEYS), ActionChecker(KEYS)
+PROBE = (ActionKind.PROBE,)
+OWN = ExecutorHeard("c", "checker:n1", PROBE, NOW, ("n1",))
 APPROVAL = Approval("c", ACTION.action_id, "operator:ann", NOW)
 
 
@@ -71,6 +77,21 @@ def test_an_action_of_the_controller_is_admitted_and_of_nobody_else() -> None:
         (ACK, ENGINE, Why.ROLE_REFUSED),
         (ExecutorHeard("c", "kube", (), NOW), KUBE, ""),
         (ExecutorHeard("c", "kube", (), NOW), SLURM, Why.HELLO_HOST),
+        (OWN, N1, ""),
+        (replace(OWN, executor="checker:n2", hosts=("n2",)), N1, Why.HELLO_HOST),
+        (replace(OWN, executor="n1"), N1, Why.HELLO_HOST),
+        (replace(OWN, hosts=("n2",)), N1, Why.HELLO_HOST),
+        (replace(OWN, hosts=()), N1, Why.ROLE_REFUSED),
+        (replace(OWN, hosts=("n1", "n2")), N1, Why.ROLE_REFUSED),
+        (replace(OWN, kinds=(ActionKind.PROBE, ActionKind.EVICT)), N1, Why.ROLE_REFUSED),
+        (OWN, ANY_HOST, Why.HELLO_HOST),
+        (replace(ACK, executor="checker:n1"), N1, ""),
+        (replace(ACK, executor="checker:n1"), SLURM, Why.HELLO_HOST),
+        (replace(ACK, executor="n1"), N1, Why.HELLO_HOST),
+        (ACK, N1, Why.HELLO_HOST),
+        (CheckResult("c", "n1", "", "burn", is_passed=True, is_under_load=True, ts_ns=NOW), N1, ""),
+        (CheckResult("c", "n2", "", "burn", is_passed=True, is_under_load=True, ts_ns=NOW), N1, Why.HELLO_HOST),
+        (MachineFacts("c", "n1", NOW), N1, Why.ROLE_REFUSED),
         (APPROVAL, ANN, ""),
         (APPROVAL, SLURM, Why.ROLE_REFUSED),
         (replace(APPROVAL, actor="operator:bob"), ANN, Why.HELLO_HOST),

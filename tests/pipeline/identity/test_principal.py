@@ -48,7 +48,7 @@ def test_an_operator_closes_with_a_signature_and_in_the_own_name_only() -> None:
     assert _reason(Principal("ann", Role.READER, BY_SIGNATURE, reader), named) == Why.CLOSE_REFUSED
 
 
-_SILENT = {Role.READER, Role.EXECUTOR, Role.CONTROLLER}
+_SILENT = {Role.READER, Role.EXECUTOR, Role.CHECKER, Role.CONTROLLER}
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,7 @@ _SILENT = {Role.READER, Role.EXECUTOR, Role.CONTROLLER}
         (Role.SCHEDULER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, "", Why.MODEL_REFUSED),
         (Role.READER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
         (Role.EXECUTOR, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
+        (Role.CHECKER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
         (Role.CONTROLLER, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.ROLE_REFUSED, Why.MODEL_REFUSED),
     ],
 )

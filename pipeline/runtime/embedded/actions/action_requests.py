@@ -123,12 +123,12 @@ class ActionRequests:
     def _exchange(self, request: Message) -> Message:
         """Take an executor's signed messages and return the actions that changed since it asked last.
 
-        In: ``executor``, which must be the name of its credential, ``after`` (place in the log) and ``messages``
+        In: ``executor``, the name in which its credential speaks, ``after`` (place in the log) and ``messages``
         (``value`` and ``signature``, both base64). Out: ``actions`` (``seq``, ``value``, ``signature``), ``seq``, and
         the reasons of the ``refused`` messages.
         """
         executor = check_name(request.get("executor"), "executor")
-        if request[ACTOR] != f"executor:{executor}":
+        if str(request[ACTOR]).removeprefix("executor:") != executor:
             raise EngineRefusedError(f"{request[ACTOR]} speaks for itself only, not for {executor[:80]!r}", "not_yours")
         after = check_int(request.get("after", 0), "after", 0, INT64_MAX)
         messages = request.get("messages", [])

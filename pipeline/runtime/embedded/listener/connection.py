@@ -129,9 +129,9 @@ class Connection:
 
     @property
     def executor(self) -> str:
-        """Who asks, as ``executor:NAME``, if the peer signed in with role ``executor``; "" for all others."""
+        """Who asks, as ``executor:NAME`` or ``checker:HOST``, if the peer has one of these roles; "" for all others."""
         principal = None if self.sign_in is None else self.sign_in.principal
-        return principal.actor if principal is not None and principal.role is Role.EXECUTOR else ""
+        return principal.actor if principal is not None and principal.role in (Role.EXECUTOR, Role.CHECKER) else ""
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Put a control message into the outbox, sealed if both ends have a key."""

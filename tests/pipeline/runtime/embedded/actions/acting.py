@@ -30,7 +30,8 @@ CONTROLLER_KEY = new_signing_key(Role.CONTROLLER, "engine", 1)
 EXECUTOR_KEY = new_signing_key(Role.EXECUTOR, "slurm", 1)
 OTHER_KEY = new_signing_key(Role.EXECUTOR, "other", 1)
 SCHEDULER_KEY = new_signing_key(Role.SCHEDULER, "launcher", 1)
-PUBLIC = [public_half(one) for one in (CONTROLLER_KEY, EXECUTOR_KEY, OTHER_KEY, SCHEDULER_KEY)]
+CHECKER_KEY = new_signing_key(Role.CHECKER, "n1", 1)
+PUBLIC = [public_half(one) for one in (CONTROLLER_KEY, EXECUTOR_KEY, OTHER_KEY, SCHEDULER_KEY, CHECKER_KEY)]
 
 
 @dataclass
