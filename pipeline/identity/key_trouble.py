@@ -18,9 +18,9 @@ class KeyFileTrouble(StrEnum):
     """What is wrong with a file of keys; label of a metric and field of logs."""
 
     UNUSABLE = "key_file_unusable"
-    """It is missing, open to others or malformed: the keys that were read before stay in use."""
+    """It is missing, open to others or malformed: the keys that were read before stay in use, to sign as well."""
     WITHOUT_KEYS = "key_file_without_keys"
-    """It has no key of the roles that are asked for, so nobody is believed."""
+    """It has no key of the roles that are asked for: nobody is believed, and who signs keeps the key it had."""
 
 
 class KeyFileWatch:

@@ -6,13 +6,17 @@ context of its own, so that a signature is never valid for another one.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from tocsin.pipeline.identity.key_trouble import KeyFileWatch
 from tocsin.schemas.credential_store import CredentialStore
 from tocsin.schemas.credentials import Credential, Role, check_key_id, new_credential
 from tocsin.schemas.errors import CredentialError, FieldError, IdentityError
@@ -40,11 +44,41 @@ def public_half(credential: Credential) -> Credential:
     return replace(credential, secret=b"")
 
 
+class SigningKeyFile(KeyFileWatch):
+    """The private key of one holder as a file holds it now; it may be used from several threads.
+
+    A file that cannot be used, or holds no key of the holder that counts, leaves the key that was read before.
+    """
+
+    def __init__(self, path: str | Path, role: Role) -> None:
+        """Read the newest valid key of a role.
+
+        Raises:
+            CredentialError: the file cannot be used, or has no such key.
+        """
+        super().__init__(path)
+        self._store = CredentialStore(Path(path))
+        self._own = newest_key(self._store, role, time.time_ns())
+        self._lock = threading.Lock()
+
+    def now(self) -> Credential:
+        """Return the holder's newest key that counts, or the last one that could be read."""
+        with self._lock:
+            is_changed = self._store.refresh()
+            own = self._own.role, self._own.name
+            valid = [one for one in self._store.valid(time.time_ns()) if len(one.secret) == _KEY_BYTES]
+            found = [one for one in valid if (one.role, one.name) == own]
+            self._own = max(found, key=_age, default=self._own)
+            self.see(self._store, len(found), is_changed=is_changed)
+            return self._own
+
+
 class MessageSigner:
-    """Signs messages of one purpose with one private key.
+    """Signs messages of one purpose with one private key, or with the one that a file holds now.
 
     Attributes:
         credential: the credential that signs.
+        key_file: the file that is followed, None: the key stays as it is.
     """
 
     def __init__(self, credential: Credential, role: Role, context: bytes) -> None:
@@ -63,10 +97,19 @@ class MessageSigner:
         self._key = Ed25519PrivateKey.from_private_bytes(credential.secret)
         self._context = context
         self.credential = credential
+        self.key_file: SigningKeyFile | None = None
+
+    def follow(self, key_file: SigningKeyFile | None) -> Self:
+        """Sign with the key that a file holds now, from the next message on; None: with the present one for good."""
+        self.key_file = key_file
+        return self
 
     def header(self, value: bytes) -> bytes:
         """Return the signature header of a message with this value: key id, space, signature in hex."""
-        return f"{self.credential.key_id} {self._key.sign(self._context + value).hex()}".encode()
+        found = self.credential if self.key_file is None else self.key_file.now()
+        if found is not self.credential:
+            self.credential, self._key = found, Ed25519PrivateKey.from_private_bytes(found.secret)
+        return f"{found.key_id} {self._key.sign(self._context + value).hex()}".encode()
 
 
 class MessageChecker:
@@ -136,7 +179,12 @@ def newest_key(store: CredentialStore, role: Role, now_ns: int) -> Credential:
     keys = [one for one in store.valid(now_ns) if one.role is role and one.secret]
     if not keys:
         raise CredentialError(str(store.path), f"a file with a private key of role {role.value} that counts now")
-    return max(keys, key=lambda one: (one.created_ns, one.key_id))
+    return max(keys, key=_age)
+
+
+def _age(credential: Credential) -> tuple[int, str]:
+    """Return by what the newest of several credentials is found."""
+    return credential.created_ns, credential.key_id
 
 
 def _parsed(header: bytes) -> tuple[str, bytes]:

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tocsin.pipeline.identity.message_signatures import MessageChecker, MessageSigner, new_signing_key, newest_key
+from tocsin.pipeline.identity.message_signatures import (
+    MessageChecker,
+    MessageSigner,
+    SigningKeyFile,
+    new_signing_key,
+    newest_key,
+)
 from tocsin.schemas.credential_store import CredentialStore
 from tocsin.schemas.credentials import Credential, Role
 
@@ -37,12 +43,12 @@ class VerdictSigner(MessageSigner):
 
     @classmethod
     def of_file(cls, store: CredentialStore, now_ns: int) -> VerdictSigner:
-        """Return a signer with the newest valid engine key in a credential store.
+        """Return a signer with the newest valid engine key in a credential store, whose file it follows from then on.
 
         Raises:
             CredentialError: the store has no such key.
         """
-        return cls(newest_key(store, Role.ENGINE, now_ns))
+        return cls(newest_key(store, Role.ENGINE, now_ns)).follow(SigningKeyFile(store.path, Role.ENGINE))
 
 
 class VerdictChecker(MessageChecker):

@@ -130,7 +130,8 @@ class ActionWork:
         self._outputs: list[Output] = []
         self._kept = {name: hash(data) for name, data in state.items()}
         signer = self._parties.signer
-        self._told_actions = ToldActions(None if signer is None else ActionRecordSigner(signer.credential))
+        records = None if signer is None else ActionRecordSigner(signer.credential).follow(signer.key_file)
+        self._told_actions = ToldActions(records)
         self._tick_ns = 0
         self._settled_ns = 0
         self._stepped_ns = 0

@@ -54,6 +54,9 @@ def test_the_process_is_given_the_agents_own_way_to_the_engine(files: tuple[str,
     assert {taken.engine, taken.kafka, taken.tls_ca} >= {word for word in way if not word.startswith("--")}
     assert taken.metrics_listen == "", "the agent has that address"
     client = executor.client_of(taken)
+    fresh = new_signing_key(Role.CHECKER, "n1", 2)
+    write_credentials(Path(files[0]), (fresh,))
+    assert client.keys.signer.header(b"{}").startswith(fresh.key_id.encode()), "a new key needs no restart"
     assert client.name == "checker:n1"
     assert [one.hosts for one in client._configs] == [{"n1"}]  # noqa: SLF001
 

@@ -22,7 +22,7 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.kafka.topics import CONTROLLER_STATE
 
 if TYPE_CHECKING:
-    from tocsin.pipeline.identity.action_signatures import AckChecker
+    from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
     from tocsin.pipeline.identity.key_file import KeyFile
     from tocsin.pipeline.identity.key_trouble import AnyKeyFile
     from tocsin.pipeline.kafka.action_work import ActionWork
@@ -75,9 +75,11 @@ def run(args: argparse.Namespace) -> int:
     operators = OperatorChecker(CredentialStore(Path(args.credentials))) if args.credentials else None
     fleet = FleetWork(None, identity, check, is_from_beginning=args.from_beginning, operators=operators)
     speakers = KeyFile(args.credentials, AckChecker) if args.credentials else None
-    work = JoinedWork(fleet, _action_work(args, check, speakers, fleet, identity.checked), _ACTIONS)
+    signer = _action_signer(args.controller_key)
+    work = JoinedWork(fleet, _action_work(args, signer, check, speakers, fleet, identity.checked), _ACTIONS)
     seat = SeatConfig(args.topic_prefix, CONTROLLER_STATE, "controller", work.inputs)
-    key_files: list[AnyKeyFile] = [one for one in (check, speakers) if one is not None]
+    own = [one.key_file for one in (signer, identity.signer) if one is not None]
+    key_files: list[AnyKeyFile] = [one for one in (check, speakers, *own) if one is not None]
     run_active(args, settings, seat, work, key_files)
     return 0
 
@@ -95,8 +97,24 @@ def _check_act(args: argparse.Namespace) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}", "", f"{must} (needed with --act)")
 
 
+def _action_signer(path: str) -> ActionSigner | None:
+    """Return what signs actions with the key that a file holds now, None: no file is named.
+
+    Raises:
+        CredentialError: the file cannot be used, or holds no private key of role ``controller``.
+    """
+    if not path:
+        return None
+    from tocsin.pipeline.identity.action_signatures import ActionSigner
+    from tocsin.pipeline.identity.message_signatures import SigningKeyFile
+
+    own = SigningKeyFile(path, Role.CONTROLLER)
+    return ActionSigner(own.now()).follow(own)
+
+
 def _action_work(
     args: argparse.Namespace,
+    signer: ActionSigner | None,
     check: Check | None,
     speakers: KeyFile[AckChecker] | None,
     fleet: FleetWork,
@@ -106,6 +124,7 @@ def _action_work(
 
     Args:
         args: the flags.
+        signer: signs actions, None: they are unsigned.
         check: checks verdicts, None: all are believed.
         speakers: checks who tells it something, None: nobody is believed.
         fleet: what is known of machines and jobs.
@@ -113,24 +132,17 @@ def _action_work(
 
     Raises:
         ConfigError: the policy file is wrong.
-        CredentialError: the key's file cannot be used.
     """
     from tocsin.pipeline.actions.controller import ActionController
     from tocsin.pipeline.actions.policy.ladder import PolicyLadder
     from tocsin.pipeline.actions.policy.policy_file import DEFAULT_POLICY, load_policy
-    from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
-    from tocsin.pipeline.identity.message_signatures import newest_key
+    from tocsin.pipeline.identity.action_signatures import AckChecker
     from tocsin.pipeline.kafka.action_work import ActionParties, ActionWork
 
     policy = load_policy(args.policy or DEFAULT_POLICY)
     config = policy.limits.controller_config(
         is_dry_run=not args.act, spare_count=args.spares, may_shrink=args.may_shrink
     )
-    signer = None
-    if args.controller_key:
-        key = newest_key(CredentialStore(Path(args.controller_key)), Role.CONTROLLER, time.time_ns())
-        signer = ActionSigner(key)
-
     nobody = AckChecker(())
 
     def told() -> Iterator[MachineFacts | JobFacts]:

@@ -134,6 +134,7 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
     from tocsin.pipeline.actions.executors.signed_actions import SignedActions
     from tocsin.pipeline.actions.executors.turns import TurnTarget
     from tocsin.pipeline.identity.action_signatures import AckSigner, executor_name
+    from tocsin.pipeline.identity.message_signatures import SigningKeyFile
 
     role = TARGETS[args.target].role
     credential, channel = signer_of(args, role), _channel(args, role)
@@ -145,7 +146,8 @@ def client_of(args: argparse.Namespace, turn: Turn | None = None) -> ExecutorCli
         raise ConfigError("--cluster", "", "the name of a cluster")
     if credential.name == ANY_NAME:
         raise ConfigError("--token-file", args.token_file, "a credential with a name: acks are said in it")
-    keys = ExecutorKeys(AckSigner(credential), controller_keys(args.controller_keys))
+    own = SigningKeyFile(args.token_file, role) if args.token_file else None
+    keys = ExecutorKeys(AckSigner(credential).follow(own), controller_keys(args.controller_keys))
     signed = SignedActions()
     target = TARGETS[args.target].make(args, signed)
     if turn is not None:
@@ -188,11 +190,12 @@ def _pages(address: str, client: ExecutorClient) -> MetricsPage | None:
         return None
     from tocsin.collectors.metrics_page import MetricsPage
     from tocsin.pipeline.identity.key_file import ActionKeys
-    from tocsin.pipeline.identity.key_trouble import key_file_families
+    from tocsin.pipeline.identity.key_trouble import AnyKeyFile, key_file_families
 
     def families() -> list[Family]:
-        believed = client.keys.checker
-        return [*client.families(), *key_file_families([believed] if isinstance(believed, ActionKeys) else [])]
+        believed, own = client.keys.checker, client.keys.signer.key_file
+        files: list[AnyKeyFile] = [believed] if isinstance(believed, ActionKeys) else []
+        return [*client.families(), *key_file_families([*files, *([] if own is None else [own])])]
 
     def health() -> tuple[bool, str]:
         return True, "runs"
