@@ -12,7 +12,7 @@ from tests.pipeline.actions.kit import CLUSTER, JOB, Stage, verdict_on
 from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.kubernetes import KINDS
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
-from tocsin.schemas.action_events import Ack, Cancel, JobFacts, Pod
+from tocsin.schemas.action_events import Ack, Cancel, ExecutorHeard, JobFacts, Pod
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.records import NS_PER_SECOND
 
@@ -34,6 +34,7 @@ class Site:
 
     def start(self) -> None:
         """Start the executor, or another process in its place."""
+        self.stage.tell(ExecutorHeard(CLUSTER, "e1", tuple(sorted(KINDS)), self.stage.now_ns))
         self.core = ExecutorCore(ExecutorConfig(CLUSTER, "e1", KINDS))
         self.worker = ExecutorWorker(self.core, self.world.target(), lambda: self.stage.now_ns, self.say)
         self.read_count = 0

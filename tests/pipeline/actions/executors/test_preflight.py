@@ -14,7 +14,7 @@ from tocsin.pipeline.actions.executors.preflight import PreflightTarget, Preflig
 from tocsin.pipeline.actions.executors.reasons import ExecutorReason
 from tocsin.pipeline.actions.executors.target import Stage as LookStage
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
-from tocsin.schemas.action_events import Ack, ActionEvent, CheckResult
+from tocsin.schemas.action_events import Ack, ActionEvent, CheckResult, ExecutorHeard
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.preflight import CheckName, CheckReason, HostAnswer, failed, passed
@@ -138,6 +138,7 @@ class CheckedSite:
     def __init__(self, runs: FakeRuns) -> None:
         self.stage, self.runs, self.read = Stage(), runs, 0
         self.target = PreflightTarget(PreflightTargetConfig(), runs)
+        self.stage.tell(ExecutorHeard(CLUSTER, "checks", tuple(self.target.kinds), self.stage.now_ns))
         self.core = ExecutorCore(ExecutorConfig(CLUSTER, "checks", self.target.kinds))
         self.worker = ExecutorWorker(self.core, self.target, lambda: self.stage.now_ns, self.say)
         self.order: list[str] = []

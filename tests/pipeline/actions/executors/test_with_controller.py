@@ -10,7 +10,7 @@ from tocsin.pipeline.actions.executors.core import ExecutorConfig, ExecutorCore
 from tocsin.pipeline.actions.executors.slurm import SlurmTarget, SlurmTargetConfig
 from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
 from tocsin.pipeline.actions.executors.worker import ExecutorWorker
-from tocsin.schemas.action_events import Ack, Cancel, JobFacts
+from tocsin.schemas.action_events import Ack, Cancel, ExecutorHeard, JobFacts
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind
@@ -31,7 +31,9 @@ class Site:
 
     def start(self, name: str) -> None:
         """Start an executor, or another process in its place; it reads all messages anew."""
-        core = ExecutorCore(ExecutorConfig(CLUSTER, name, frozenset({ActionKind.EVICT, ActionKind.DRAIN})))
+        kinds = (ActionKind.DRAIN, ActionKind.EVICT)
+        self.stage.tell(ExecutorHeard(CLUSTER, name, kinds, self.stage.now_ns))
+        core = ExecutorCore(ExecutorConfig(CLUSTER, name, frozenset(kinds)))
         target = SlurmTarget(SlurmTargetConfig(USER), SlurmCluster(self.slurm))
         self.workers[name] = core, ExecutorWorker(core, target, lambda: self.stage.now_ns, self.say)
         self.read[name] = 0
