@@ -25,6 +25,8 @@ FORBIDDEN: Final = 403
 LOWER_EPOCH: Final = "lower_epoch"
 NOT_BEGUN: Final = "not_begun"
 NO_SUCH_JOB: Final = "no_such_job"
+ANOTHER_IN_HAND: Final = "another_in_hand"
+"""Another action on the job was taken, and is not complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class JobDesk:
         known = self._answers.get(action.action_id)
         if known is not None:
             return OK, known, None
-        wrong = self._wrong_with(action, now_ns)
+        wrong = self.check(action, now_ns) or self._in_hand()
         if wrong is not None:
             return OK, wrong, None
         answer = self._answers[action.action_id] = JobAnswer(JobActionState.RUNNING)
@@ -111,8 +113,23 @@ class JobDesk:
         answer = self._answers[action.action_id] = JobAnswer(JobActionState.UNDONE)
         return answer, action
 
-    def _wrong_with(self, action: Action, now_ns: int) -> JobAnswer | None:
-        """Return what is against beginning an action, None for nothing."""
+    def _in_hand(self) -> JobAnswer | None:
+        """Return why no other action is taken now, None where none is in hand."""
+        for action_id, answer in self._answers.items():
+            if answer.state is JobActionState.RUNNING:
+                return JobAnswer(JobActionState.REFUSED, ANOTHER_IN_HAND, f"action {action_id} is not complete")
+        return None
+
+    def check(self, action: Action, now_ns: int) -> JobAnswer | None:
+        """Return what is against an action now, None for nothing.
+
+        Whoever runs the job asks once more right before the job is touched: since the action was taken its time may
+        have run out, and the job may have started anew.
+
+        Args:
+            action: an action whose signature was checked.
+            now_ns: the present time.
+        """
         running, job = self._running(), action.target.job
         if action.kind not in KINDS:
             return JobAnswer(JobActionState.REFUSED, ExecutorReason.KIND_NOT_DONE_HERE.value)

@@ -30,7 +30,7 @@ from tocsin.cli.drill.act.settings import (
 )
 from tocsin.cli.drill.checkpoint_files import equal_steps, last_checkpoint, losses_file, losses_of, part_file
 from tocsin.cli.drill.launcher import CLUSTER
-from tocsin.pipeline.actions.executors.job_controller import PATH, SIGNATURE_HEADER, HttpJobController
+from tocsin.pipeline.actions.executors.job_controller import PATH, SIGNATURE_HEADER, HttpJobController, JobActionState
 from tocsin.pipeline.identity.action_signatures import AckChecker, ActionSigner
 from tocsin.pipeline.identity.message_signatures import new_signing_key, public_half
 from tocsin.schemas.action_codec import encode_action
@@ -114,6 +114,7 @@ class Stand:
 
     def carried_out(self) -> list[tuple[str, ...]]:
         """Let it work off what it took, and end; return what began after the first attempt."""
+        self.attempts.number = -1  # the first attempt, which began before anything was posted, is counted by run()
         self.controller.stop()
         self.controller.run()
         return self.attempts.begun
@@ -140,6 +141,24 @@ def test_a_signed_restart_begins_the_next_attempt_once(stand: Stand) -> None:
 def test_an_eviction_leaves_its_host_out(stand: Stand) -> None:
     stand.post(ActionKind.EVICT)
     assert stand.carried_out() == [(), ("n1",), ("end",)]
+
+
+def test_one_attempt_is_ended_by_one_action(stand: Stand) -> None:
+    assert stand.post(ActionKind.RESTART)[1]["state"] == "running"
+    answer = stand.post(ActionKind.EVICT)[1]
+    assert (answer["state"], answer["reason"]) == ("refused", "another_in_hand")
+    assert stand.carried_out() == [(), (), ("end",)]
+
+
+def test_an_action_whose_attempt_is_over_before_its_turn_begins_nothing(stand: Stand) -> None:
+    stand.post(ActionKind.RESTART)
+    action_id = next(iter(stand.controller.desk.answers))
+    stand.controller.stop()
+    stand.controller.run()  # it starts attempt 1 before the turn of what was posted for attempt 0
+    assert stand.attempts.begun == [(), ("end",)]
+    answer = stand.controller.desk.state(action_id)
+    assert answer is not None
+    assert (answer.state, answer.reason) == (JobActionState.EXPIRED, "new_attempt")
 
 
 def test_the_job_controller_signs_how_many_spares_are_left(stand: Stand) -> None:

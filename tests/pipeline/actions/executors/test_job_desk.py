@@ -111,3 +111,29 @@ def test_only_an_eviction_that_was_done_is_taken_back() -> None:
     desk.on_end(evict.action_id, JobAnswer(JobActionState.DONE))
     assert _post(desk, back) == (200, JobAnswer(JobActionState.UNDONE), back)
     assert _post(desk, back)[2] is None
+
+
+def test_a_second_action_is_refused_while_one_is_in_hand() -> None:
+    desk, first, second = _desk(), _begun(verdict="v1"), _begun(ActionKind.EVICT, verdict="v2")
+    assert _post(desk, first)[2] == first
+    status, answer, begun = _post(desk, second)
+    assert (status, answer.state, answer.reason, begun) == (200, JobActionState.REFUSED, "another_in_hand", None)
+    assert first.action_id in answer.detail
+    assert desk.state(second.action_id) is None
+    assert _post(desk, first) == (200, JobAnswer(JobActionState.RUNNING), None)
+    desk.on_end(first.action_id, JobAnswer(JobActionState.FAILED))
+    assert _post(desk, second)[2] == second
+
+
+def test_an_action_that_was_taken_is_checked_again_before_it_is_carried_out() -> None:
+    running = [RUNNING]
+    desk, action = JobDesk(ActionChecker([public_half(KEY)]), lambda: running[0]), _begun()
+    assert _post(desk, action)[2] == action
+    assert desk.check(action, NOW_NS) is None
+    late = desk.check(action, action.lease_ns)
+    running[0] = RunningJob(JobKey("ci", "train", 1), RUNNING.hosts)
+    gone = desk.check(action, NOW_NS)
+    assert [one and (one.state, one.reason) for one in (late, gone)] == [
+        (JobActionState.EXPIRED, "deadline_passed"),
+        (JobActionState.EXPIRED, "new_attempt"),
+    ]

@@ -98,7 +98,9 @@ class DrillController:
         self._attempts.begin()
         self._show()
         while (action := self._begun.get()) is not None:
-            answer = self._carry_out(action)
+            with self._lock:
+                wrong = self.desk.check(action, time.time_ns())
+            answer = wrong or self._carry_out(action)
             with self._lock:
                 self.desk.on_end(action.action_id, answer)
         if self._settings.compares and self._done:
