@@ -29,6 +29,9 @@ class SwitchedApi(KubernetesApi):
     def call(self, method: str, path: str, body: Any = None, *, query: Any = (), content: str = "") -> Any:
         if self._replicas.is_away:
             raise TargetAwayError("no answer")
+        if method == "PUT" and self._replicas.faster:
+            self._replicas.world.patch(PATH, {"spec": {"holderIdentity": self._replicas.faster}})
+            self._replicas.faster = ""
         return self._replicas.world.api(EXECUTOR).call(method, path, body, query=query)
 
 
@@ -38,6 +41,8 @@ class Replicas:
     def __init__(self, world: KubeWorld) -> None:
         self.world = world
         self.is_away = False
+        self.faster = ""
+        """A replica that takes the Lease between the next one's question and its change."""
         self.clocks = {"a": [world.clock_ns[0] // SECOND_NS * SECOND_NS], "b": [5 * SECOND_NS]}
         self.leases = {name: self.lease(name) for name in self.clocks}
 
@@ -84,6 +89,20 @@ class LeaseCases:
         replicas.is_away = False
         assert replicas.after(11, "b", "a") == {"b": True, "a": False}
         assert not replicas.leases["a"].may_speak()
+
+    def test_one_that_lost_the_lease_to_a_faster_one_says_nothing_more(self, replicas: Replicas) -> None:
+        assert replicas.after(0, "a") == {"a": True}
+        replicas.faster = "b"
+        replicas.after(11, "a")
+        assert not replicas.faster
+        replicas.is_away = True
+        assert replicas.after(3600, "a") == {"a": False}
+        assert not replicas.leases["a"].may_speak()
+
+    def test_one_that_stands_by_gives_up_nothing(self, replicas: Replicas) -> None:
+        assert replicas.after(0, "a", "b") == {"a": True, "b": False}
+        replicas.leases["b"].give_up()
+        assert replicas.after(11, "b", "a") == {"b": False, "a": True}
 
     def test_one_that_gives_up_is_followed_at_once(self, replicas: Replicas) -> None:
         assert replicas.after(0, "a", "b") == {"a": True, "b": False}

@@ -54,6 +54,25 @@ class WatchCases:
         told_later(world, target)
         assert is_untouched(world, "a")
 
+    def test_a_cordon_that_somebody_made_over_our_mark_is_told_as_theirs(self, world: KubeWorld) -> None:
+        world.add_node("a")
+        target = world.target()
+        carried_out(target, action_on(DRAIN, "a"))
+        assert owners(target.facts("ci")) == {"a": CordonOwner.TOCSIN}
+        world.cordon("a", is_on=False)
+        world.cordon("a")
+        assert owners(told_later(world, target)) == {"a": CordonOwner.OTHER}
+
+    def test_what_we_left_stays_when_the_action_was_not_undone_after_all(self, world: KubeWorld) -> None:
+        world.add_node("a")
+        target, action = world.target(), action_on(DRAIN, "a")
+        carried_out(target, action)
+        target.on_action(replace(action, state=ActionState.UNDONE))
+        target.on_action(replace(action, state=ActionState.DONE))
+        told_later(world, target)
+        assert world.is_cordoned("a")
+        assert not is_untouched(world, "a")
+
     def test_an_undone_action_whose_mark_another_one_inherited_gives_nothing_back(self, world: KubeWorld) -> None:
         world.add_node("a")
         target, action = world.target(), action_on(DRAIN, "a")

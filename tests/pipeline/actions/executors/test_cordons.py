@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.pipeline.actions.executors.fake_slurm import USER, FakeSlurm
+from tests.pipeline.actions.executors.made import SECOND_NS, made_action
 from tests.pipeline.actions.kit import CLUSTER, JOB, verdict_on
 from tests.pipeline.runtime.embedded.actions.acting import EXECUTOR_KEY, PUBLIC, Acting
 from tocsin.pipeline.actions.config import ControllerConfig
 from tocsin.pipeline.actions.executors.client import ExecutorClient, ExecutorKeys
+from tocsin.pipeline.actions.executors.cordons import LOOK_SECONDS, CordonWatch
 from tocsin.pipeline.actions.executors.core import ExecutorConfig
 from tocsin.pipeline.actions.executors.slurm import SlurmTarget, SlurmTargetConfig
 from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
 from tocsin.pipeline.identity.action_signatures import AckSigner, ActionChecker
 from tocsin.pipeline.runtime.embedded.control_socket import ACTOR
-from tocsin.schemas.action_events import Cancel, JobFacts
+from tocsin.schemas.action_events import Cancel, CordonOwner, CordonSeen, HumanChange, JobFacts
+from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.verdicts import ActionKind
 
 LIVE = ControllerConfig(is_dry_run=False, spare_count=9, may_shrink=True)
@@ -97,3 +100,25 @@ def test_a_node_that_the_executor_gives_back_was_not_given_back_by_a_person(tmp_
     site.run(40)
     assert site.found() == [("undone", "undone")]
     assert not site.slurm.takes_no_work("n1")
+
+
+class Read:
+    """Says who keeps work off every machine."""
+
+    owner = CordonOwner.TOCSIN
+
+    def cordon_of(self, host: str) -> CordonOwner | None:
+        return self.owner if host == "n1" else None
+
+
+def test_that_a_person_gave_a_machine_back_is_believed_when_it_was_seen_twice() -> None:
+    reader = Read()
+    watch = CordonWatch("ci", reader)
+    watch.on_action(made_action(ActionKind.DRAIN, "n1", state=ActionState.DONE))
+    told: list[list[type]] = []
+    for turn, owner in enumerate(
+        [reader.owner, *[CordonOwner.NOBODY, CordonOwner.TOCSIN] * 2, *[CordonOwner.NOBODY] * 3]
+    ):
+        reader.owner = owner
+        told.append([type(one) for one in watch.look(int(turn * LOOK_SECONDS) * SECOND_NS)])
+    assert told == [[CordonSeen], [], [], [], [], [], [HumanChange], []]

@@ -182,6 +182,17 @@ def test_a_machine_that_somebody_drained_is_left_by_the_job_and_keeps_its_reason
     assert said(carried_out(target_of(slurm), action, back=True)) == (Stage.FAILED, ExecutorReason.CHANGED_BY_SOMEBODY)
 
 
+def test_hosts_that_a_user_excluded_stay_excluded_beside_ours() -> None:
+    slurm = FakeSlurm("a", "b", "c")
+    job = slurm.add_job(7, "a", excluded="b")
+    action = action_of(ActionKind.EVICT, "a", job="7")
+    for _ in range(2):
+        assert said(carried_out(target_of(slurm), action)) == (Stage.DONE, ExecutorReason.REQUEUED)
+    assert job.excluded == "b,a"
+    slurm.start_again(7, NOW_SECONDS + 5)
+    assert job.hosts == ["c"]
+
+
 def test_a_job_that_leaves_by_itself_after_the_drain_is_not_requeued() -> None:
     slurm = FakeSlurm("a", "b")
     job = slurm.add_job(7, "a")
