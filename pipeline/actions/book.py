@@ -111,6 +111,10 @@ class ActionBook:
         """Return the actions that took machines away, or may have, and were not undone, oldest first."""
         return self._shelves.keeping_out()
 
+    def waiting_for_others(self) -> list[TrackedAction]:
+        """Return the actions whose machines only other actions keep out, oldest first."""
+        return self._shelves.waiting_for_others()
+
     def outdated(self, lapsed_ns: int, final_ns: int) -> Iterator[TrackedAction]:
         """Yield the finished actions whose last change and deadline are before a time, each once; forget them then.
 

@@ -274,7 +274,8 @@ class ActionController:
         return bool(is_held_up) or is_silent
 
     def _published(self, now_ns: int) -> list[Action]:
-        """Ask the policy about the actions that ended, and return all changes."""
+        """Give back what nothing keeps out any more, ask the policy about what ended, and return all changes."""
+        self._releases.release_left(now_ns)
         for _ in range(_MAX_ROUNDS):
             ended, self._desk.ended = self._desk.ended, []
             if not ended:

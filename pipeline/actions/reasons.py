@@ -82,6 +82,7 @@ class ActionReason(NamedReason):
     FEEDBACK_FALSE = "feedback_false", "A person said that the verdict was wrong."
     EFFECT_AFTER_END = "effect_after_end", "It was carried out although it had been taken back."
     HELD_BY_OTHER_ACTION = "held_by_other_action", "Another action keeps its machines out; nothing is changed."
+    OTHERS_LET_GO = "others_let_go", "Its machines were to come back, and nothing else keeps them out any more."
     RETURNED_BY_PERSON = "returned_by_person", "A person gave its machine back."
     UNDONE = "undone", "Its executor took back what it had changed."
     UNDO_FAILED = "undo_failed", "Its executor could not take back what it had changed."

@@ -99,11 +99,21 @@ class Releases:
     def release(self, chosen: Sequence[TrackedAction], reason: ActionReason, now_ns: int) -> None:
         """Have executors take back what some actions changed, unless others keep the same machines out."""
         for tracked in chosen:
-            cluster = tracked.action.target.job.cluster
-            if all(self._desk.book.is_held_by_others(cluster, host, chosen) for host in tracked.hosts):
+            if self._is_held(tracked, chosen):
                 self._life.move(tracked, ActionState.UNDONE, ActionReason.HELD_BY_OTHER_ACTION, now_ns, reason.value)
             else:
                 self._life.move(tracked, ActionState.UNDOING, reason, now_ns)
+
+    def release_left(self, now_ns: int) -> None:
+        """Have executors take back what was kept out by others only, where no other action keeps it out any more."""
+        for tracked in self._desk.book.waiting_for_others():
+            if not self._is_held(tracked, [tracked]):
+                self._life.move(tracked, ActionState.UNDOING, ActionReason.OTHERS_LET_GO, now_ns)
+
+    def _is_held(self, tracked: TrackedAction, but: Sequence[TrackedAction]) -> bool:
+        """Return whether actions other than some keep out each machine of an action."""
+        cluster = tracked.action.target.job.cluster
+        return all(self._desk.book.is_held_by_others(cluster, host, but) for host in tracked.hosts)
 
     def _clear(self, cluster: str, host: str, reason: ActionReason, ts_ns: int, now_ns: int) -> None:
         """Let one machine come back, as far as actions that were done before this time are concerned."""

@@ -135,6 +135,10 @@ class ActionShelves:
         """See ``ActionBook.keeping_out``."""
         return self._sorted(_OUT)
 
+    def waiting_for_others(self) -> list[TrackedAction]:
+        """See ``ActionBook.waiting_for_others``."""
+        return self._sorted(_LEFT)
+
     def outdated(self, lapsed_ns: int, final_ns: int) -> Iterator[TrackedAction]:
         """See ``ActionBook.outdated``."""
         for ages, before_ns in zip(self._ages, (lapsed_ns, final_ns), strict=True):
@@ -189,6 +193,7 @@ class _Ages:
 _OPEN: Final[_Key] = ("open",)
 _LIVE: Final[_Key] = ("live",)
 _OUT: Final[_Key] = ("out",)
+_LEFT: Final[_Key] = ("left",)
 _NOWHERE: Final[frozenset[_Key]] = frozenset()
 
 
@@ -201,6 +206,8 @@ def _keys_of(tracked: TrackedAction) -> Iterator[_Key]:
         return
     if tracked.is_standing:
         yield _OUT
+    if tracked.waits_for_others:
+        yield _LEFT
     if not tracked.is_final:
         yield _OPEN
     job, is_running = tracked.action.target.job, tracked.is_running

@@ -104,8 +104,13 @@ class TrackedAction:
     def is_final(self) -> bool:
         """Whether it is over and took nothing away that is still to come back."""
         if self.state in FINAL_STATES:
-            return not self.is_standing
+            return not self.is_standing and not self.waits_for_others
         return self.state is ActionState.DONE and self.kind not in REMOVING_KINDS
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether its machines may come back as far as it goes, and other actions keep them out."""
+        return self.state is ActionState.UNDONE and self.action.reason == ActionReason.HELD_BY_OTHER_ACTION
 
     @property
     def is_reserved(self) -> bool:

@@ -90,7 +90,10 @@ HOLDING: Final = (
 EXPIRING: Final = (R.DEADLINE, R.VERDICT_STALE, R.REBOOTED, R.ATTEMPT_OVER, R.HOST_NOT_IN_ATTEMPT, R.NOT_TO_CHECK)
 """Reasons for which an action that was not begun expires."""
 RELEASING: Final = (R.CHECK_PASSED, R.QUIET_STEPS, R.FEEDBACK_FALSE, R.CANCELLED_BY_PERSON, R.EFFECT_AFTER_END)
-"""Reasons for which what was taken away comes back; there are no others."""
+"""Reasons for which what was taken away comes back; there are no others.
+
+Where other actions keep the machines out then, it comes back with the last of them (``OTHERS_LET_GO``).
+"""
 
 TRANSITIONS: Final = (
     _T((), PROPOSED, (R.DRY_RUN,), _By.GUARDS, "Nothing but the dry run is against it."),
@@ -156,6 +159,7 @@ TRANSITIONS: Final = (
         _By.FACTS,
         "Its machines may come back, and others keep them out.",
     ),
+    _T((UNDONE,), UNDOING, (R.OTHERS_LET_GO,), _By.FACTS, "What else kept its machines out is gone."),
     _T(
         (STARTED, DONE, BLOCKED, UNDOING),
         UNDONE,

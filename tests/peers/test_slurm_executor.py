@@ -157,6 +157,45 @@ def test_a_drained_node_is_rebooted_and_each_undo_takes_back_its_own(slurm: Slur
     slurm.until(lambda: is_ready(slurm.node("node4")))
 
 
+def test_a_node_that_two_actions_keep_out_comes_back_with_the_last(slurm: Slurm) -> None:
+    job_id = slurm.submit(1)
+    (host,) = slurm.hosts_of(job_id)
+    drain = action_of(ActionKind.DRAIN, host, job_id=job_id)
+    evict = action_of(ActionKind.EVICT, host, job_id=job_id, verdict="v2")
+    carried_out(target_of(slurm), drain)
+    slurm.until(lambda: carried_out(target_of(slurm), evict).stage is Stage.DONE)
+    assert slurm.node(host).reason == f"[HC] tocsin ecc_error {drain.action_id} {evict.action_id}"
+    back = carried_out(target_of(slurm), drain, back=True)
+    assert said(back) == (Stage.DONE, ExecutorReason.HELD_BY_OTHER_ACTION)
+    assert slurm.node(host).reason == f"[HC] tocsin ecc_error {evict.action_id}"
+    assert slurm.node(host).takes_no_work
+    slurm.until(lambda: carried_out(target_of(slurm), evict, back=True).stage is Stage.DONE)
+    slurm.until(lambda: not slurm.node(host).takes_no_work)
+    slurm.ask("scancel", str(job_id))
+
+
+def test_an_administrators_reboot_outlives_our_drain_and_its_undo(slurm: Slurm) -> None:
+    ours, theirs = slurm.submit("node5"), slurm.submit("node6")
+    drain = action_of(ActionKind.DRAIN, "node5")
+    carried_out(target_of(slurm), drain)
+    slurm.ask("scontrol", "reboot", "ASAP", "node5")
+    back = carried_out(target_of(slurm), drain, back=True)
+    assert said(back) == (Stage.WAITING, ExecutorReason.WAITS_FOR_REBOOT)
+    assert slurm.node("node5").is_rebooting
+
+    slurm.ask("scontrol", "reboot", "reason=kernel update", "node6")
+    look = carried_out(target_of(slurm), action_of(ActionKind.DRAIN, "node6"))
+    assert said(look) == (Stage.REFUSED, ExecutorReason.DRAINED_BY_SOMEBODY)
+    assert slurm.node("node6").reason.startswith("kernel update")
+    assert slurm.node("node6").is_rebooting
+
+    for host, job_id in (("node5", ours), ("node6", theirs)):
+        slurm.ask("scontrol", "cancel_reboot", host)
+        slurm.ask("scancel", str(job_id))
+    slurm.until(lambda: carried_out(target_of(slurm), drain, back=True).stage is Stage.DONE)
+    slurm.until(lambda: is_ready(slurm.node("node5")) and is_ready(slurm.node("node6")))
+
+
 def test_a_cluster_that_takes_nodes_back_by_itself_is_not_asked_to_reboot(slurm: Slurm) -> None:
     config = slurm.folder / "slurm.conf"
     text = config.read_text()

@@ -215,17 +215,22 @@ class KubernetesTarget:
         return Look(Stage.BEGUN, ExecutorReason.NEXT_EFFECT_DUE, "give_back", node.name)
 
     def _hold(self, action: Action, machine: Machine, node: KubeNode) -> None:
+        if _another_incarnation(machine, node) is not None:
+            return  # since the look: the next look says so
         if _held_by_others(node) is not None:
             raise TargetRefusedError(f"{node.name} was cordoned meanwhile", ExecutorReason.DRAINED_BY_SOMEBODY)
         self._put_mark(action, machine, node, (CORDON, TAINTED))
 
     def _mark(self, action: Action, machine: Machine, node: KubeNode) -> None:
-        self._put_mark(action, machine, node, ())
+        if _another_incarnation(machine, node) is None:
+            self._put_mark(action, machine, node, ())
 
     def _put_mark(self, action: Action, machine: Machine, node: KubeNode, did: tuple[str, ...]) -> None:
         pods = [one for one in self._cluster.pods_on(node.name) if one.uid == machine.pod_uid]
         owner_uid = pods[0].owner_uid if pods else ""
-        self._cluster.put_mark(node, mark_of(action, did, self._cluster.now_ns(), owner_uid))
+        hosts = [one.host for one in action.target.machines if one.host != node.name]
+        host = next((one for one in hosts if self._node_of(one) == node.name), "")
+        self._cluster.put_mark(node, mark_of(action, did, self._cluster.now_ns(), owner_uid, host))
 
     def _condition(self, action: Action, _machine: Machine, node: KubeNode) -> None:
         self._cluster.put_condition(node, marks_on(node)[action.action_id])

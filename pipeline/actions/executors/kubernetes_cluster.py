@@ -17,6 +17,7 @@ from tocsin.pipeline.actions.executors.kubernetes_marks import (
     taint_of,
 )
 from tocsin.pipeline.actions.executors.kubernetes_text import (
+    HOST_LABEL,
     MANAGER,
     KubeNode,
     KubePod,
@@ -64,7 +65,7 @@ class KubernetesCluster:
         Raises:
             TargetError: the API server is away, or its answer cannot be read.
         """
-        query = [("labelSelector", f"kubernetes.io/hostname={host}")]
+        query = [("labelSelector", f"{HOST_LABEL}={host}")]
         return tuple(node_of(one).name for one in _items(self._api.call("GET", "/api/v1/nodes", query=query)))
 
     def nodes(self) -> Iterator[KubeNode]:

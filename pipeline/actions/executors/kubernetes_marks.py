@@ -38,6 +38,7 @@ class Mark:
         kind: kind of the action.
         at: when, as the API server writes times.
         owner_uid: UID of the controller of the job's pod on the node, "" for none.
+        host: the machine's name in verdicts where it is not the node's name, "" where it is.
     """
 
     action_id: str
@@ -47,6 +48,7 @@ class Mark:
     kind: str = ""
     at: str = ""
     owner_uid: str = ""
+    host: str = ""
 
     @property
     def annotation(self) -> str:
@@ -62,14 +64,15 @@ class Mark:
             "kind": self.kind,
             "at": self.at,
             "owner": self.owner_uid,
+            "host": self.host,
         }
         return json.dumps({name: value for name, value in values.items() if value or name == "did"})
 
 
-def mark_of(action: Action, did: tuple[str, ...], now_ns: int, owner_uid: str = "") -> Mark:
+def mark_of(action: Action, did: tuple[str, ...], now_ns: int, owner_uid: str = "", host: str = "") -> Mark:
     """Return the mark that an action is to leave."""
     kind = action.kind.value
-    return Mark(action.action_id, did, action.cause, action.verdict_id, kind, time_of(now_ns), owner_uid)
+    return Mark(action.action_id, did, action.cause, action.verdict_id, kind, time_of(now_ns), owner_uid, host)
 
 
 def marks_on(node: KubeNode) -> Mapping[str, Mark]:
@@ -115,7 +118,7 @@ def _read(action_id: str, text: str) -> Mark | None:
     try:
         value = json.loads(text)
         did = tuple(str(one) for one in value["did"])
-        names = ("cause", "verdict", "kind", "at", "owner")
+        names = ("cause", "verdict", "kind", "at", "owner", "host")
         return Mark(action_id, did, *(str(value.get(name, "")) for name in names))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

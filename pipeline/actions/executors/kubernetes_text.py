@@ -12,6 +12,7 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 MANAGER: Final = "tocsin"
 """Under this name the API server keeps which fields we wrote."""
+HOST_LABEL: Final = "kubernetes.io/hostname"
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 _NS_PER_MICROSECOND: Final = 1000
@@ -64,10 +65,11 @@ class KubeNode:
         boot_id: boot id of its kernel, "" until a kubelet reported it.
         version: its ``resourceVersion``: a change that names another one is refused.
         is_cordoned: whether ``spec.unschedulable`` is set.
-        is_cordon_ours: whether we were the last to set that, as far as the API server's record of fields says.
+        is_cordon_ours: whether nobody but us set that, as far as the API server's record of fields says.
         taints: all taints, in their order.
         conditions: all conditions, by type.
         annotations: all annotations.
+        host_label: its label ``kubernetes.io/hostname``, "" for none.
     """
 
     name: str
@@ -79,6 +81,7 @@ class KubeNode:
     taints: tuple[Taint, ...] = ()
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    host_label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ def node_of(found: Mapping[str, Any]) -> KubeNode:
             taints=tuple(_taint(one) for one in spec.get("taints", ())),
             conditions=conditions,
             annotations={str(name): str(value) for name, value in metadata.get("annotations", {}).items()},
+            host_label=str(metadata.get("labels", {}).get(HOST_LABEL, "")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise TargetAnswerError(f"a node cannot be read: {type(error).__name__}: {error}") from error
@@ -196,10 +200,13 @@ def _taint(found: Mapping[str, Any]) -> Taint:
 
 
 def _is_cordon_ours(fields: list[Mapping[str, Any]]) -> bool:
-    """Return whether the newest writer of ``spec.unschedulable`` is this executor; True where nobody is recorded."""
+    """Return whether this executor alone set ``spec.unschedulable``; True where nobody is recorded.
+
+    Whoever sets another value takes the field over. Whoever declares the same value owns it, too: it is theirs as well.
+    """
     writers = [
         one.get("manager", "")
         for one in fields
         if "f:unschedulable" in one.get("fieldsV1", {}).get("f:spec", {}) and not one.get("subresource")
     ]
-    return not writers or MANAGER in writers
+    return set(writers) <= {MANAGER}

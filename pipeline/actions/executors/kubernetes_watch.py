@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from tocsin.pipeline.actions.executors.kubernetes_cluster import KubernetesCluster
-from tocsin.pipeline.actions.executors.kubernetes_marks import CORDON, marks_on
+from tocsin.pipeline.actions.executors.kubernetes_marks import CORDON, Mark, marks_on
 from tocsin.pipeline.actions.executors.kubernetes_text import KubeNode
 from tocsin.schemas.action_events import (
     ActionEvent,
@@ -83,7 +83,8 @@ class NodeWatch:
 
     def _news(self, cluster: str, node: KubeNode, now_ns: int) -> Iterator[ActionEvent]:
         """What changed on one node, or was not said for long."""
-        host, marks = self._host_of_node.get(node.name, node.name), marks_on(node)
+        marks = marks_on(node)
+        hosts = self._hosts_of(node, marks.values())
         ours = [name for name, mark in marks.items() if CORDON in mark.did]
         self._left.update({name: self._undone[name] for name in marks if name in self._undone})
         owner = CordonOwner.NOBODY
@@ -95,9 +96,20 @@ class NodeWatch:
                 self._given_back.discard(back)
             elif back not in self._given_back:
                 self._given_back.add(back)
-                yield HumanChange(cluster, host, HumanChangeKind.UNCORDONED, "", now_ns)
+                for host in hosts:
+                    yield HumanChange(cluster, host, HumanChangeKind.UNCORDONED, "", now_ns)
         told, told_ns = self._told.get((cluster, node.name), (None, 0))
         if told != (node.uid, owner) or now_ns - told_ns >= _AGAIN_NS:
             self._told[cluster, node.name] = (node.uid, owner), now_ns
-            yield MachineFacts(cluster, host, now_ns, node_uid=node.uid)
-            yield CordonSeen(cluster, host, owner, now_ns)
+            for host in hosts:
+                yield MachineFacts(cluster, host, now_ns, node_uid=node.uid)
+                yield CordonSeen(cluster, host, owner, now_ns)
+
+    def _hosts_of(self, node: KubeNode, marks: Iterable[Mark]) -> list[str]:
+        """Return the names that a node's machine may have in verdicts: what was written down, or all that are known.
+
+        These are the name in the marks of actions on it, the node's name, and its label ``kubernetes.io/hostname``.
+        """
+        known = self._host_of_node.get(node.name)
+        names = [known] if known else [*(mark.host for mark in marks), node.name, node.host_label]
+        return [name for name in dict.fromkeys(names) if name]

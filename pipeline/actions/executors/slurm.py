@@ -22,7 +22,7 @@ from tocsin.pipeline.actions.executors.slurm_checks import (
     with_job_number,
 )
 from tocsin.pipeline.actions.executors.slurm_cluster import SlurmCluster
-from tocsin.pipeline.actions.executors.slurm_marks import actions_of, job_comment, node_reason
+from tocsin.pipeline.actions.executors.slurm_marks import actions_of, job_comment, node_reason, reason_with
 from tocsin.pipeline.actions.executors.slurm_nodes import NodeNames
 from tocsin.pipeline.actions.executors.slurm_requeue import look_at_job
 from tocsin.pipeline.actions.executors.slurm_text import JobReading, NodeReading
@@ -84,6 +84,8 @@ class SlurmTarget:
             {
                 "drain": lambda action, host: cluster.drain(host, node_reason(action.cause, [action.action_id])),
                 "reboot": self._reboot,
+                "join": self._join,
+                "leave": self._leave,
                 "note": self._note,
                 "requeue_held": lambda action, _host: cluster.requeue_held(self._job(action).job_id),
                 "requeue": lambda action, _host: cluster.requeue(self._job(action).job_id),
@@ -143,16 +145,32 @@ class SlurmTarget:
         if found is None and held:
             detail = f"{host} is held by {' '.join(held)}"
             found = Look(Stage.REFUSED, ExecutorReason.HELD_BY_OTHER_ACTION, host=host, detail=detail)
-        return found or held_by_others(node) or Look(Stage.UNTOUCHED, ExecutorReason.FIRST_EFFECT_DUE, "drain", host)
+        return (
+            found
+            or held_by_others(self._cluster, node)
+            or Look(Stage.UNTOUCHED, ExecutorReason.FIRST_EFFECT_DUE, "drain", host)
+        )
 
     def _look_at_evict(self, action: Action) -> Look:
-        """A machine that others took away already stays as it is; the job leaves it all the same."""
+        """A machine that somebody took away already stays as it is; the job leaves it all the same.
+
+        One that another action of ours took away gets the id of this one, too, and comes back when both are undone.
+        """
         job = job_of(self._cluster, action)
         looks = [self._look_at_node(action, host, job) for host in action.target.hosts]
         taken = (ExecutorReason.DRAINED_BY_SOMEBODY, ExecutorReason.HELD_BY_OTHER_ACTION)
-        left = [look for look in looks if look.reason not in taken]
+        left = [look for look in map(self._joining, looks) if look.reason not in taken]
         is_begun = any(look.stage is Stage.DONE for look in left)
         return look_at_job(self._cluster, action, job, joined(left) if left else None, is_begun=is_begun)
+
+    def _joining(self, look: Look) -> Look:
+        """Return the look of a machine that an evict may join; one that is about to reboot is left alone."""
+        if look.reason is not ExecutorReason.HELD_BY_OTHER_ACTION:
+            return look
+        node = self._cluster.node(look.host)
+        if node is None or node.is_rebooting:
+            return look
+        return Look(Stage.UNTOUCHED, ExecutorReason.FIRST_EFFECT_DUE, "join", look.host)
 
     def _look_at_restart(self, action: Action) -> Look:
         return look_at_job(self._cluster, action, job_of(self._cluster, action), None, is_begun=False)
@@ -176,14 +194,14 @@ class SlurmTarget:
             return _rebooting(node)
         found = rebooted_since(action, node)
         if found is None and not held:
-            found = self._left_job(action, job_of(self._cluster, action)) or held_by_others(node)
+            found = self._left_job(action, job_of(self._cluster, action)) or held_by_others(self._cluster, node)
         return found or Look(Stage.UNTOUCHED, ExecutorReason.FIRST_EFFECT_DUE, "reboot", host)
 
     def _left_job(self, action: Action, job: JobReading | None) -> Look | None:
         return attempt_over(self._cluster, action, job) if action.target.slurm_job_id else None
 
     def _look_back_at(self, action: Action, host: str) -> Look:
-        """Return how far a machine is on its way back; the action that took it away gives it back."""
+        """Return how far a machine is on its way back; the last action that its reason names gives it back."""
         node = self._cluster.node(host)
         if node is None or not node.takes_no_work:
             return Look(Stage.DONE, ExecutorReason.GIVEN_BACK, host=host)
@@ -191,21 +209,36 @@ class SlurmTarget:
         if held and action.action_id not in held:
             return Look(Stage.DONE, ExecutorReason.HELD_BY_OTHER_ACTION, host=host)
         if not held:
+            # An evict takes the job from a machine that somebody else took away: then there is nothing of ours on it.
+            stage = Stage.DONE if action.kind is ActionKind.EVICT else Stage.FAILED
             detail = f"the reason of {host} is now: {node.reason}"
-            return Look(Stage.FAILED, ExecutorReason.CHANGED_BY_SOMEBODY, host=host, detail=detail)
-        if "REBOOT_REQUESTED" in node.flags:
+            return Look(stage, ExecutorReason.CHANGED_BY_SOMEBODY, host=host, detail=detail)
+        if "REBOOT_REQUESTED" in node.flags and action.kind is ActionKind.REBOOT:
             return Look(Stage.BEGUN, ExecutorReason.NEXT_EFFECT_DUE, "cancel_reboot", host)
         if node.is_rebooting:
             return Look(Stage.WAITING, ExecutorReason.WAITS_FOR_REBOOT, host=host)
-        if held[0] != action.action_id:
-            return Look(Stage.DONE, ExecutorReason.HELD_BY_OTHER_ACTION, host=host)
-        return Look(Stage.BEGUN, ExecutorReason.NEXT_EFFECT_DUE, "resume", host)
+        step = "resume" if held == (action.action_id,) else "leave"
+        return Look(Stage.BEGUN, ExecutorReason.NEXT_EFFECT_DUE, step, host)
 
     def _reboot(self, action: Action, host: str) -> None:
         """Ask for the reboot; the reason keeps the id of the action that drained the node."""
         node = self._cluster.node(host)
         held = () if node is None else actions_of(node, self._user)
         self._cluster.reboot(host, node_reason(action.cause, [*held, action.action_id]))
+
+    def _join(self, action: Action, host: str) -> None:
+        """Write an action's id behind those of others of ours."""
+        node = self._cluster.node(host)
+        held = () if node is None else actions_of(node, self._user)
+        if node is not None and held:  # else it changed since the look: the next look says what is to be done
+            self._cluster.rewrite_reason(host, reason_with(node, [*held, action.action_id]))
+
+    def _leave(self, action: Action, host: str) -> None:
+        """Take an action's id out of a node's reason; the others keep the node out."""
+        node = self._cluster.node(host)
+        others = () if node is None else [one for one in actions_of(node, self._user) if one != action.action_id]
+        if node is not None and others:
+            self._cluster.rewrite_reason(host, reason_with(node, others))
 
     def _note(self, action: Action, _host: str) -> None:
         job = self._job(action)

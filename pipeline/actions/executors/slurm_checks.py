@@ -104,16 +104,21 @@ def cannot_requeue(cluster: SlurmCluster, action: Action, job: JobReading, *, wi
     return None
 
 
-def held_by_others(node: NodeReading) -> Look | None:
-    """Return the look of a node that somebody else took away, None where it is free to be taken.
+def held_by_others(cluster: SlurmCluster, node: NodeReading) -> Look | None:
+    """Return the look of a node that somebody else took away, or is to reboot, None where it is free to be taken.
 
-    A node that Slurm itself took down because it is silent is free: it comes back when it speaks again.
+    A node that Slurm itself took down because it is silent is free where it comes back when it speaks again. With
+    ``ReturnToService=0`` a person has to bring it back, and our undo must not.
+
+    Raises:
+        TargetError: Slurm is away, or its answer cannot be read.
     """
     if node.flags & {"MAINT", "MAINTENANCE"}:
         detail = f"{node.name} is reserved for maintenance"
         return Look(Stage.BLOCKED, ExecutorReason.IN_MAINTENANCE, host=node.name, detail=detail)
     is_silent = node.base == "DOWN" and "DRAIN" not in node.flags and node.reason in ("", _NOT_RESPONDING)
-    if not node.takes_no_work or is_silent:
+    is_free = not node.takes_no_work or (is_silent and cluster.settings().returns_silent)
+    if is_free and not node.is_rebooting:
         return None
     detail = f"{node.name} is {'+'.join((node.base, *sorted(node.flags)))}: {node.reason}"
     return Look(Stage.REFUSED, ExecutorReason.DRAINED_BY_SOMEBODY, host=node.name, detail=detail)

@@ -124,6 +124,18 @@ class SlurmCluster:
         """
         self._ask("scontrol", "update", f"NodeName={_one_node(name)}", "State=DRAIN", f"Reason={_line(reason)}")
 
+    def rewrite_reason(self, name: str, reason: str) -> None:
+        """Replace a node's reason and nothing else.
+
+        Args:
+            name: name of the node.
+            reason: one line. Read the node first.
+
+        Raises:
+            TargetError: Slurm is away or refuses.
+        """
+        self._ask("scontrol", "update", f"NodeName={_one_node(name)}", f"Reason={_line(reason)}")
+
     def resume(self, name: str) -> None:
         """Give a node that is drained or down back to work.
 

@@ -1,7 +1,8 @@
 """What is written into Slurm to say whose doing it is: a node's reason, a job's administrators' comment.
 
-A node's reason is ``[HC] tocsin CAUSE ID``, with a second id where a reboot followed. It is ours only if nothing else
-stands there: whoever adds a word makes the node theirs.
+A node's reason is ``[HC] tocsin CAUSE ID``, with further ids of actions that found the node taken away by us and keep
+it out, too (a reboot, an evict). The node comes back with the last of them. It is ours only if nothing else stands
+there: whoever adds a word makes the node theirs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from tocsin.pipeline.actions.executors.slurm_text import JobReading, NodeReading
 
 PREFIX = "[HC] tocsin"
-_REASON = re.compile(r"\[HC\] tocsin [a-z0-9_]+((?: [0-9a-f]{32})+)")
+_REASON = re.compile(r"\[HC\] tocsin ([a-z0-9_]+)((?: [0-9a-f]{32})+)")
 _NO_WORD = re.compile(r"[^a-z0-9_]+")
 
 
@@ -41,7 +42,13 @@ def actions_of(node: NodeReading, user: str) -> tuple[str, ...]:
     found = _REASON.fullmatch(node.own_reason)
     if found is None or (node.reason == node.own_reason and node.reason_user != user):
         return ()
-    return tuple(found[1].split())
+    return tuple(found[2].split())
+
+
+def reason_with(node: NodeReading, action_ids: Sequence[str]) -> str:
+    """Return a node's reason, which is one of ours, with other ids of actions; its cause stays."""
+    found = _REASON.fullmatch(node.own_reason)
+    return node_reason("" if found is None else found[1], action_ids)
 
 
 def job_comment(job: JobReading, action_id: str) -> str:

@@ -155,12 +155,14 @@ class SettingsReading:
         version: Slurm's version.
         returns_by_itself: whether a node that is down goes back to work as soon as it registers: ``ReturnToService`` 2.
         reboot_program: ``RebootProgram``, "" for none.
+        returns_silent: whether one that is down because it was silent does so: ``ReturnToService`` 1 or 2.
     """
 
     cluster: str
     version: str
     returns_by_itself: bool
     reboot_program: str
+    returns_silent: bool
 
 
 def parse_node(text: str, name: str) -> NodeReading:
@@ -238,6 +240,7 @@ def parse_settings(text: str) -> SettingsReading:
             found["SLURM_VERSION"],
             int(found["ReturnToService"]) >= ALWAYS_RETURNS,
             _known(found["RebootProgram"]),
+            int(found["ReturnToService"]) > 0,
         )
     except (KeyError, ValueError) as error:
         raise TargetAnswerError(f"scontrol show config: {type(error).__name__}: {error}") from error

@@ -282,3 +282,6 @@ class WorldBooks:
                     "held_by_other_action",
                     "returned_by_person",
                 }, f"{name} keeps the mark of an action that was undone"
+                if self.latest[mark].reason == "held_by_other_action":
+                    others = [one for one in self.latest.values() if name in one.target.hosts and self.is_taken(one)]
+                    assert others, f"{name} stays out, and nothing keeps it out"

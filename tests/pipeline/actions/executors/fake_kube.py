@@ -77,7 +77,10 @@ class FakeKube:
             return 200, self.objects[path]
         if path.endswith(_LISTS):
             items = [one for key, one in self.objects.items() if _IN_NAMESPACE.sub("", key).rpartition("/")[0] == path]
-            return 200, {"kind": "List", "items": [one for one in items if _is_wanted(one, query)]}
+            items = [one for one in items if _is_wanted(one, query)]
+            begin, count = int(query.get("continue", 0)), int(query.get("limit", len(items)))
+            after = {"continue": str(begin + count)} if begin + count < len(items) else {}
+            return 200, {"kind": "List", "metadata": after, "items": items[begin : begin + count]}
         raise RefusedError("not_found")
 
     def _post(self, path: str, query: Mapping[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -105,7 +108,10 @@ class FakeKube:
         found["metadata"]["resourceVersion"] = str(next(self._numbers))
         if "unschedulable" in body.get("spec", {}):
             fields: dict[str, object] = {"f:spec": {"f:unschedulable": {}}}
-            found["metadata"]["managedFields"] = [{"manager": query["fieldManager"], "fieldsV1": fields}]
+            others = (
+                found["metadata"].get("managedFields", []) if "force" in query else []
+            )  # declared: they own it, too
+            found["metadata"]["managedFields"] = [*others, {"manager": query["fieldManager"], "fieldsV1": fields}]
         return 200, found
 
     def _put(self, path: str, _query: object, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -164,6 +164,9 @@ class FakeSlurm:
         return self._update_job(what, self.jobs[int(number)], values)
 
     def _update_node(self, node: FakeNode, values: dict[str, str]) -> str:
+        if "State" not in values:
+            self._write(node, values["Reason"])
+            return ""
         if values["State"] == "RESUME":
             if not self.takes_no_work(node.name):
                 return "slurm_update error: Invalid node state specified"

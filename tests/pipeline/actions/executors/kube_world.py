@@ -135,6 +135,10 @@ class KubeWorld:
         """Somebody cordons a node, or takes that back."""
         self.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True if is_on else None}})
 
+    def boot(self, name: str, boot_id: str) -> None:
+        """A node booted."""
+        self.patch(f"/api/v1/nodes/{name}/status", {"status": {"nodeInfo": _info(boot_id)}})
+
     def taints(self, name: str) -> list[tuple[str, str]]:
         """Key and value of each taint."""
         return [(one["key"], one.get("value", "")) for one in self.node(name)["spec"].get("taints", ())]

@@ -10,6 +10,7 @@ import pytest
 from tests.pipeline.actions.executors.fake_kube import FakeKube, serving_kube
 from tests.pipeline.actions.executors.kube_cases import DRAIN, KubeCases, action_on
 from tests.pipeline.actions.executors.kube_device_cases import GPU, DeviceCases, about_gpu
+from tests.pipeline.actions.executors.kube_harm_cases import HarmCases, NameCases
 from tests.pipeline.actions.executors.kube_lease_cases import LeaseCases
 from tests.pipeline.actions.executors.kube_watch_cases import WatchCases
 from tests.pipeline.actions.executors.kube_world import KubeWorld
@@ -40,6 +41,14 @@ def world(served: tuple[FakeKube, KubeWorld], kube: FakeKube) -> KubeWorld:
 
 class TestFakeKubernetes(KubeCases):
     """The cases on the fake."""
+
+
+class TestFakeHarm(HarmCases):
+    """What must not happen, on the fake."""
+
+
+class TestFakeNames(NameCases):
+    """Names of nodes on the fake."""
 
 
 class TestFakeDevices(DeviceCases):

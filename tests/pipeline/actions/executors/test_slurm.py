@@ -179,7 +179,8 @@ def test_a_machine_that_somebody_drained_is_left_by_the_job_and_keeps_its_reason
     action = action_of(ActionKind.EVICT, "a", job="7")
     assert said(carried_out(target_of(slurm), action)) == (Stage.DONE, ExecutorReason.REQUEUED)
     assert (slurm.nodes["a"].reason, job.excluded) == ("fan", "a")
-    assert said(carried_out(target_of(slurm), action, back=True)) == (Stage.FAILED, ExecutorReason.CHANGED_BY_SOMEBODY)
+    assert said(carried_out(target_of(slurm), action, back=True)) == (Stage.DONE, ExecutorReason.CHANGED_BY_SOMEBODY)
+    assert (slurm.nodes["a"].reason, slurm.takes_no_work("a")) == ("fan", True)
 
 
 def test_hosts_that_a_user_excluded_stay_excluded_beside_ours() -> None:

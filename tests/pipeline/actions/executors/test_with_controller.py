@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.pipeline.actions.executors.fake_slurm import USER, FakeSlurm
@@ -29,10 +31,9 @@ class Site:
         self.workers: dict[str, tuple[ExecutorCore, ExecutorWorker]] = {}
         self.read: dict[str, int] = {}
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, kinds: Sequence[ActionKind] = (ActionKind.EVICT, ActionKind.DRAIN)) -> None:
         """Start an executor, or another process in its place; it reads all messages anew."""
-        kinds = (ActionKind.DRAIN, ActionKind.EVICT)
-        self.stage.tell(ExecutorHeard(CLUSTER, name, kinds, self.stage.now_ns))
+        self.stage.tell(ExecutorHeard(CLUSTER, name, tuple(kinds), self.stage.now_ns))
         core = ExecutorCore(ExecutorConfig(CLUSTER, name, frozenset(kinds)))
         target = SlurmTarget(SlurmTargetConfig(USER), SlurmCluster(self.slurm))
         self.workers[name] = core, ExecutorWorker(core, target, lambda: self.stage.now_ns, self.say)
@@ -51,13 +52,13 @@ class Site:
             self.say(core.on_action(action, self.stage.now_ns))
         worker.work()
 
-    def until(self, state: ActionState, *names: str) -> None:
+    def until(self, state: ActionState, *names: str, kind: ActionKind = ActionKind.EVICT) -> None:
         for _ in range(200):
-            if self.stage.on_host("n1").state is state:
+            if self.stage.on_host("n1", kind).state is state:
                 return
             for name in names:
                 self.go(name)
-        raise AssertionError(f"no end: {self.stage.on_host('n1')}, {self.stage.controller.left_out}")
+        raise AssertionError(f"no end: {self.stage.on_host('n1', kind)}, {self.stage.controller.left_out}")
 
     def steps(self) -> list[str]:
         return [effect.split("=")[0] for effect in self.slurm.effects]
