@@ -190,3 +190,15 @@ def test_make_test_runs_what_a_page_says_it_runs(page: Path) -> None:
     named = re.findall(r'`make test ARGS="?([^"`]*)"?`', page.read_text("utf-8"))
     paths = [word for words in named for word in words.split() if word.startswith("tests/")]
     assert [path for path in paths if path.startswith(tuple(name.rstrip("/") for name in GATE))] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "SECURITY.md"], ids=lambda page: page.name)
+def test_no_page_says_that_actions_are_never_carried_out(page: Path) -> None:
+    words = " ".join(page.read_text().split())
+    assert not re.search(r"(?i)nothing (acts|is executed|executes \w+) yet", words)
+
+
+def test_the_picture_of_the_walk_goes_on_to_the_system_that_is_changed() -> None:
+    picture = (ROOT / "docs/architecture.md").read_text().split("```mermaid")[1].split("```")[0]
+    edges = set(re.findall(r"^ *(\w+) .*?-->(?:\|[^|]*\|)? (\w+)", picture, re.MULTILINE))
+    assert {("incidents", "actions"), ("fleet", "actions"), ("actions", "executors"), ("executors", "site")} <= edges

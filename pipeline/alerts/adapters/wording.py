@@ -126,10 +126,10 @@ def body_of(notice: Notice) -> str:
 
 
 def proposal_text(verdict: Verdict) -> str:
-    """Return the action that a verdict proposes, and that nobody has executed it."""
+    """Return the action that a verdict proposes, and where stands what became of it."""
     if verdict.action in {ActionKind.NONE, ActionKind.NOTIFY}:
         return "none"
-    return f"{_action(verdict)} (proposed, nothing was executed)"
+    return f"{_action(verdict)} (proposed; tocsin actions list says what is done)"
 
 
 def advice_text(verdict: Verdict) -> str:
