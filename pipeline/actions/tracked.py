@@ -18,9 +18,18 @@ from tocsin.schemas.verdicts import ActionKind, Verdict
 MAX_HOLDERS = 8
 """Most executors of one action whose last words are remembered."""
 _LAPSES: Final = frozenset(
-    {ActionReason.DEADLINE, ActionReason.VERDICT_STALE, ActionReason.VERDICT_CLOSED, ActionReason.VERDICT_CHANGED}
+    {
+        ActionReason.DEADLINE,
+        ActionReason.VERDICT_STALE,
+        ActionReason.VERDICT_CLOSED,
+        ActionReason.VERDICT_CHANGED,
+        ActionReason.HOST_NOT_IN_ATTEMPT,
+    }
 )
-"""Reasons of an end after which an action is open again when its verdict holds again."""
+"""Reasons of an end after which an action is open again when its verdict holds again.
+
+The machines of an attempt are told as ranks are heard of: after a restart of the engine, a verdict may come first.
+"""
 
 
 @dataclass(slots=True)
@@ -133,7 +142,7 @@ class TrackedAction:
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether it ended only because its verdict did, and no executor ever had it."""
+        """Whether it ended only with its verdict or for facts that may come late, and no executor ever had it."""
         is_over = self.state in {ActionState.EXPIRED, ActionState.CANCELLED}
         return is_over and self.action.reason in _LAPSES and not self.holders
 

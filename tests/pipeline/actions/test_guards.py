@@ -145,6 +145,19 @@ def test_another_incarnation_lets_an_action_expire(told: ActionEvent, reason: st
     assert stage.states() == [(S.EXPIRED, reason)]
 
 
+def test_a_machine_that_is_told_of_after_its_verdict_is_acted_on_when_the_verdict_is_renewed() -> None:
+    stage = Stage()
+    stage.tell(JobFacts(JOB, T0 + 1, hosts=("n2", "n3")))
+    stage.judge(verdict_on("n1"))
+    assert stage.states() == [(S.EXPIRED, "host_not_in_attempt")]
+    stage.judge(verdict_on("n1", update=1))
+    assert stage.states() == [(S.EXPIRED, "host_not_in_attempt")]
+
+    stage.tell(JobFacts(JOB, T0 + 2, hosts=("n1", "n2", "n3")))
+    stage.judge(verdict_on("n1", update=2))
+    assert stage.states() == [(S.APPROVED, "allowed")]
+
+
 @pytest.mark.parametrize(
     "target", [host("n1"), LEAF, Component(ComponentKind.JOB, JOB.job_id)], ids=["host", "leaf", "job"]
 )

@@ -34,7 +34,7 @@ class EngineFacts:
         """The attempts that ran at the last look."""
 
     def changed(self, now_ns: int) -> Iterator[ActionEvent]:
-        """Yield the facts that changed, looking at most every five seconds, at changes of running attempts each time.
+        """Yield the facts that changed, looking at most every five seconds, at hosts and changes of attempts each time.
 
         Args:
             now_ns: the present time, which they carry.
@@ -62,15 +62,17 @@ class EngineFacts:
             for host, (leaf, minipod) in sorted(placement.switches_of_hosts().items()):
                 known = MachineFacts(job.cluster, host, now_ns, leaf=leaf, minipod=minipod)
                 yield from self._if_new((job.cluster, f"host {host}"), known)
-            hosts = tuple(sorted(placement.hosts()))
-            if hosts:
-                yield from self._if_new((job.cluster, f"job {job.job_id}"), JobFacts(job, now_ns, hosts))
 
     def _changes(self, now_ns: int) -> Iterator[ActionEvent]:
-        """Yield what was changed about running attempts: an action of this second has to know it."""
+        """Yield the hosts and changes of running attempts: an action of this second has to know them."""
         for job in self._newest_attempts():
             pipeline = self._engine.pipeline(job)
-            changes = () if pipeline is None else changes_of_job(pipeline)
+            if pipeline is None:
+                continue
+            hosts = tuple(sorted(pipeline.graph.placement.hosts()))
+            if hosts:
+                yield from self._if_new((job.cluster, f"job {job.job_id}"), JobFacts(job, now_ns, hosts))
+            changes = changes_of_job(pipeline)
             if changes:
                 fact = JobFacts(job, now_ns, changes=changes)
                 yield from self._if_new((job.cluster, f"changes {job.job_id}"), fact)

@@ -14,8 +14,11 @@ def test_that_ranks_moved_is_told_in_the_same_second_and_once() -> None:
     engine, job, now_ns = scenario.engine, scenario.job.job, scenario.job.now_ns
     facts = EngineFacts(engine, lambda: ())
 
+    hosts: list[tuple[str, ...]] = []
+
     def told(seconds: int) -> list[tuple[AttemptChange, ...]]:
-        found = facts.changed(now_ns + seconds * NS_PER_SECOND)
+        found = list(facts.changed(now_ns + seconds * NS_PER_SECOND))
+        hosts.extend(one.hosts for one in found if isinstance(one, JobFacts) and one.hosts)
         return [one.changes for one in found if isinstance(one, JobFacts) and one.changes]
 
     assert told(0) == []
@@ -23,4 +26,7 @@ def test_that_ranks_moved_is_told_in_the_same_second_and_once() -> None:
     assert pipeline is not None
     pipeline.graph.take([Topology(job, "m00", now_ns, (RankPlace(3, "m00", world_size=8),))])
     assert told(1) == [tuple(AttemptChange(AttemptChangeKind.PLACES, now_ns, host) for host in ("m00", "n03"))]
+    assert len(hosts) == 2
+    assert set(hosts[1]) - set(hosts[0]) == {"m00"}
     assert told(2) == told(9) == []
+    assert len(hosts) == 2
