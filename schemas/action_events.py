@@ -292,6 +292,8 @@ class CheckResult:
         ts_ns: when it ended.
         verdict_id: verdict for which it was made, "" = none.
         detail: one sentence for people.
+        gpu_count: number of GPUs that worked under load, 0 = none, or not said.
+        known_gpu_count: number of GPUs that the machine shows in any way, 0 = none, or not said.
     """
 
     cluster: str
@@ -303,6 +305,8 @@ class CheckResult:
     ts_ns: int
     verdict_id: str = ""
     detail: str = ""
+    gpu_count: int = 0
+    known_gpu_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

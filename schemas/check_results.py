@@ -37,6 +37,8 @@ def check_result_of(answer: HostAnswer, cluster: str, verdict_id: str, now_ns: i
         ts_ns=now_ns,
         verdict_id=verdict_id,
         detail=failures_of(answer)[:_DETAIL_CHARACTERS],
+        gpu_count=answer.gpu_count,
+        known_gpu_count=answer.known_gpu_count,
     )
 
 

@@ -15,6 +15,7 @@ E = TypeVar("E", bound=StrEnum)
 
 VERSION: Final = 1
 """Version of the JSON form of a host's answer."""
+_MOST_COUNT: Final = 2**31 - 1
 
 
 class CheckName(StrEnum):
@@ -66,6 +67,7 @@ class CheckReason(NamedReason):
     THROTTLED = "throttled", "The hardware lowered its clock under load because of heat or power supply."
     SETTINGS_CHANGED = "settings_changed", "A clock or power setting differs between before and after the checks."
     TOOL_FOUND_FAULT = "tool_found_fault", "The vendor's tool reports a fault."
+    TOOL_FAILED = "tool_failed", "The vendor's tool is installed, and ended with an error or found no device."
     TIMED_OUT = "timed_out", "The check did not end in its time."
     CHECK_DIED = "check_died", "The check's process ended without an answer."
     DISK_REFUSES = "disk_refuses", "The disk cannot be written: full, read-only, or an I/O error."
@@ -138,12 +140,16 @@ class HostAnswer:
         checks: its results, in the order in which they ran.
         seconds: how long they took together.
         boot_id: the kernel's boot id during the checks, "" if it is not known.
+        gpu_count: number of GPUs that worked under load.
+        known_gpu_count: number of GPUs that the host shows: to the driver, or on its PCI bus.
     """
 
     host: str
     checks: tuple[PreflightResult, ...] = field(default=())
     seconds: float = 0.0
     boot_id: str = ""
+    gpu_count: int = 0
+    known_gpu_count: int = 0
 
     @property
     def is_failed(self) -> bool:
@@ -154,7 +160,8 @@ class HostAnswer:
         """Return the answer as a JSON object of this version."""
         checks = [check.to_json() for check in self.checks]
         fields = {"version": VERSION, "host": self.host, "seconds": self.seconds, "boot_id": self.boot_id}
-        return {**fields, "checks": checks}
+        gpus = {"gpu_count": self.gpu_count, "known_gpu_count": self.known_gpu_count}
+        return {**fields, **gpus, "checks": checks}
 
 
 def passed(name: CheckName, reason: CheckReason, detail: str = "") -> PreflightResult:
@@ -191,7 +198,8 @@ def answer_of(value: object, where: str = "answer") -> HostAnswer:
     found = tuple(_check_of(one, f"{where}.checks[{index}]") for index, one in enumerate(checks))
     seconds = _figure(fields.get("seconds"), f"{where}.seconds")
     host, boot_id = _text(fields, "host", where, is_needed=True), _text(fields, "boot_id", where)
-    return HostAnswer(host, found, seconds or 0.0, boot_id)
+    gpu_counts = (_count(fields, name, where) for name in ("gpu_count", "known_gpu_count"))
+    return HostAnswer(host, found, seconds or 0.0, boot_id, *gpu_counts)
 
 
 def _check_of(value: object, where: str) -> PreflightResult:
@@ -232,6 +240,14 @@ def _text(fields: Mapping[str, object], name: str, where: str, *, is_needed: boo
     value = fields.get(name, None if is_needed else "")
     if not isinstance(value, str) or (is_needed and not value):
         raise FieldError(f"{where}.{name}", value, "a text")
+    return value
+
+
+def _count(fields: Mapping[str, object], name: str, where: str) -> int:
+    """Return a field that must be a number of things; 0 where it is missing."""
+    value = fields.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_COUNT:
+        raise FieldError(f"{where}.{name}", value, f"an integer from 0 to {_MOST_COUNT}")
     return value
 
 

@@ -118,6 +118,8 @@ events: SearchStrategy[ActionEvent] = st.one_of(
         check=_names,
         is_passed=st.booleans(),
         is_under_load=st.booleans(),
+        gpu_count=_counts,
+        known_gpu_count=_counts,
         verdict_id=_texts,
     ),
     st.builds(QuietSteps, job=_jobs, host=_names, step_count=_counts, ts_ns=_times),

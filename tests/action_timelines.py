@@ -55,7 +55,9 @@ class InstantRuns:
         if "*" in self._broken:
             self._runs[action.action_id] = CheckRun(False, (), self._fleet.now_ns)
             return
-        answers = tuple(HostAnswer(one, BAD if one in self._broken else GOOD, 60.0, f"boot-{one}") for one in nodes)
+        answers = tuple(
+            HostAnswer(one, BAD if one in self._broken else GOOD, 60.0, f"boot-{one}", gpu_count=8) for one in nodes
+        )
         self._runs[action.action_id] = CheckRun(False, answers, self._fleet.now_ns)
 
     def read(self, action_id: str) -> CheckRun | None:
@@ -191,7 +193,8 @@ class ActingFleet:
     def check(self, host: str, *, is_passed: bool, is_under_load: bool = True, boot: str = "") -> None:
         """A check of a machine ends now."""
         boot_id = boot or f"boot-{host}"
-        self.tell(CheckResult(JOB.cluster, host, boot_id, "burn", is_passed, is_under_load, self.now_ns))
+        told = CheckResult(JOB.cluster, host, boot_id, "burn", is_passed, is_under_load, self.now_ns, gpu_count=8)
+        self.tell(told)
 
     def reboot(self, host: str) -> None:
         """A machine is booted by somebody; what Slurm keeps of it stays."""

@@ -19,6 +19,9 @@ from tocsin.schemas.errors import NothingHere
 from tocsin.schemas.preflight import CheckName, CheckOutcome, CheckReason, HostAnswer, PreflightResult, failed, skipped
 
 BYTES_PER_SECOND: Final = "bytes_per_second"
+_NVIDIA: Final = "0x10de"
+_DISPLAYS: Final = frozenset({"0x0300", "0x0302"})
+"""Classes of PCI devices: a VGA controller, a 3D controller."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -61,6 +64,8 @@ class HostChecks:
         self._cpu_clocks = CpuClocks(config.sys_root)
         self._gpu_clocks: GpuClocks | None = None
         self._no_gpu = ""
+        self._loaded_count = 0
+        """Number of GPUs that worked under load."""
         try:
             self._gpu_clocks = GpuClocks(config.nvml)
         except NothingHere as error:
@@ -83,7 +88,8 @@ class HostChecks:
             found += self._stage(names, check, has_failed=any(one.outcome is CheckOutcome.FAILED for one in found))
         if self._gpu_clocks is not None:
             self._gpu_clocks.close()
-        return HostAnswer(self._config.host, tuple(found), time.monotonic() - start, boot_id())
+        seconds, known = time.monotonic() - start, max(self.gpu_count, pci_gpu_count(self._config.sys_root))
+        return HostAnswer(self._config.host, tuple(found), seconds, boot_id(), self._loaded_count, known)
 
     def _stages(
         self, exchange: Callable[[], Iterable[PreflightResult]]
@@ -179,7 +185,10 @@ class HostChecks:
         devices = [f"cuda:{index}" for index in range(self.gpu_count)] or ["cpu"]
         commands = [module_command("_tensor_work", device, self._config.seconds) for device in devices]
         watch = self._gpu_clocks.sample if self._gpu_clocks is not None else None
-        return tensor_results(devices, self._run(commands, watch), self._no_gpu)
+        results = tensor_results(devices, self._run(commands, watch), self._no_gpu)
+        if all(one.outcome is not CheckOutcome.SKIPPED for one in results):
+            self._loaded_count = self.gpu_count
+        return results
 
     def _gpu_result(self) -> list[PreflightResult]:
         """Return what the load did to the GPUs' clocks."""
@@ -285,6 +294,20 @@ def boot_id() -> str:
     """Return the boot id of this machine's kernel, "" where it has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def pci_gpu_count(sys_root: str = "/sys") -> int:
+    """Return the number of NVIDIA's GPUs on the PCI bus, whether or not the driver can speak to them."""
+    places = Path(sys_root, "bus/pci/devices").glob("*")
+    return sum(_pci_word(one / "vendor") == _NVIDIA and _pci_word(one / "class")[:6] in _DISPLAYS for one in places)
+
+
+def _pci_word(path: Path) -> str:
+    """Return what sysfs says of a device, "" where it says nothing."""
+    try:
+        return path.read_text(encoding="ascii").strip()
     except OSError:
         return ""
 

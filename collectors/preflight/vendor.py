@@ -15,6 +15,8 @@ NVIDIA_SMI: Final = ("nvidia-smi", "-q", "-x")
 DCGM: Final = ("dcgmi", "diag", "-r", "1", "--json")
 """Level 1 takes seconds and puts no load on the GPU; a level that does could change what is measured beside it."""
 _SHOWN_COUNT: Final = 3
+_NO_SERVICE: Final = "unable to establish a connection"
+"""Words of ``dcgmi`` when its service, nv-hostengine, does not run."""
 
 
 def smi_check(seconds: float) -> PreflightResult:
@@ -32,7 +34,8 @@ def _check(
 ) -> PreflightResult:
     """Run a tool and return what its report says.
 
-    A tool without a GPU, or whose service does not run, cannot be read: that says nothing about the host.
+    A host on which the tool is installed and finds no device may have lost it. Only that the tool's own service does
+    not run says nothing about the host.
     """
     if shutil.which(command[0]) is None:
         return skipped(name, CheckReason.NOT_INSTALLED, f"no {command[0]} on the PATH")
@@ -41,12 +44,17 @@ def _check(
     except subprocess.TimeoutExpired:
         return failed(name, CheckReason.TIMED_OUT, f"{command[0]} did not end in {seconds:g} s")
     except OSError as error:
-        return skipped(name, CheckReason.UNREADABLE, f"{command[0]}: {error.strerror or error}")
+        return failed(name, CheckReason.TOOL_FAILED, f"{command[0]}: {error.strerror or error}")
+    said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
     try:
         count, faults = read(done.stdout)
     except DecodeError as error:
-        said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
-        return skipped(name, CheckReason.UNREADABLE, f"exit status {done.returncode}: {said or error}"[:300])
+        is_service = name is CheckName.DCGM and _NO_SERVICE in said
+        ended, reason = (skipped, CheckReason.UNREADABLE) if is_service else (failed, CheckReason.TOOL_FAILED)
+        return ended(name, reason, f"exit status {done.returncode}: {said or error}"[:300])
     if faults:
         return failed(name, CheckReason.TOOL_FOUND_FAULT, "; ".join(faults[:_SHOWN_COUNT]))
+    if done.returncode or not count:
+        shown = said if done.stderr else f"{count} devices"
+        return failed(name, CheckReason.TOOL_FAILED, f"exit status {done.returncode}: {shown}"[:300])
     return passed(name, CheckReason.HEALTHY, f"{count} {'GPUs' if name is CheckName.NVIDIA_SMI else 'results'}")

@@ -75,6 +75,8 @@ class FactBook:
         """Machine -> (since when, boot id) of its last boots, oldest first."""
         self._judged: dict[tuple[str, str, str], int] = {}
         """("host" or "verdict", cluster, name) -> time of the newest check of it, or of a person's newest word."""
+        self._gpu_counts: dict[tuple[str, str], int] = {}
+        """Machine -> the most GPUs that a check saw on it."""
         self._places: dict[tuple[str, str, str], set[str]] = {}
         """(cluster, "leaf", "minipod" or "fleet", name) -> its machines."""
 
@@ -137,6 +139,13 @@ class FactBook:
     def take_check(self, cluster: str, host: str, ts_ns: int) -> bool:
         """Take the time of a machine's check. Return whether no newer one is known: of several the newest counts."""
         return self._is_newest(("host", cluster, host), ts_ns)
+
+    def take_gpu_count(self, cluster: str, host: str, count: int) -> int:
+        """Take how many GPUs a check saw on a machine, and return the most that any check saw on it."""
+        most = max(count, self._gpu_counts.get((cluster, host), 0))
+        if most:
+            self._put(self._gpu_counts, (cluster, host), most)
+        return most
 
     def take_word(self, cluster: str, verdict_id: str, ts_ns: int) -> bool:
         """Take the time of a person's judgement of a verdict. Return whether no newer one is known."""
@@ -292,6 +301,7 @@ class FactBook:
             name: [plain_object(one) for one in book.values()] for name, book in zip(names, books, strict=True)
         }
         state["judged"] = [[*key, ts_ns] for key, ts_ns in self._judged.items()]
+        state["gpu_counts"] = [[*key, count] for key, count in self._gpu_counts.items()]
         state["boots"] = [[*key, boots] for key, boots in sorted(self._boots.items()) if len(boots) > 1]
         return state
 
@@ -306,6 +316,8 @@ class FactBook:
             self._boots[cluster, host] = [(since_ns, boot_id) for since_ns, boot_id in boots]
         for kind, cluster, name, ts_ns in state.get("judged", ()):  # a state of before has none
             self._judged[kind, cluster, name] = ts_ns
+        for cluster, name, count in state.get("gpu_counts", ()):  # a state of before has none
+            self._gpu_counts[cluster, name] = count
         for job in (read_object(JobFacts, one, "job") for one in state["jobs"]):
             self._take_capacity(job)  # a state of before has it there
             self._jobs[job.job.cluster, job.job.job_id] = replace(job, spare_count=None, may_shrink=None)

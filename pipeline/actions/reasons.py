@@ -77,6 +77,10 @@ class ActionReason(NamedReason):
     RETURN_CHECK = "return_check", "The machine is out: a check under load says whether it may come back."
     CHECK_FAILED = "check_failed", "The machine failed a check under load, and stays out."
     CHECK_UNANSWERED = "check_unanswered", "A check under load of the machine could not be made; it stays out."
+    CHECK_TOO_NARROW = (
+        "check_too_narrow",
+        "The machine passed a check that did not load each of its GPUs, which the action is about; it stays out.",
+    )
     CHECK_PASSED = "check_passed", "The machine passed a check under load."
     QUIET_STEPS = "quiet_steps", "The machine made many steps without a sign of the fault."
     FEEDBACK_FALSE = "feedback_false", "A person said that the verdict was wrong."

@@ -7,9 +7,10 @@ steps on that machine, a person's word that the verdict was wrong, a person's ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tocsin.pipeline.actions.desk import Desk
+from tocsin.pipeline.actions.gpu_matters import is_about_gpu
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.tracked import TrackedAction
 from tocsin.schemas.action_events import CheckResult, HumanChange, HumanChangeKind, QuietSteps
@@ -29,7 +30,8 @@ class Releases:
     def take_check(self, check: CheckResult, now_ns: int) -> None:
         """Apply the result of a check: the newest of a machine counts.
 
-        One at rest proves nothing, and one of an earlier boot is another machine's.
+        One at rest proves nothing, and one of an earlier boot is another machine's. One that did not load every GPU
+        proves nothing of an action that is about a GPU.
         """
         known = self._desk.facts.machine(check.cluster, check.host)
         is_other = known is not None and known.boot_id and check.boot_id and known.boot_id != check.boot_id
@@ -40,22 +42,35 @@ class Releases:
         ):
             self._life.leave_out(ActionReason.FACT_OLD, f"check {check.check} of {check.host}")
             return
-        if not check.is_passed:
-            for tracked in self._desk.book.of_host(check.cluster, check.host):
-                if tracked.kind in HARD_KINDS and check.ts_ns >= tracked.action.issued_ns:
-                    self._proved_right(tracked)
-                tracked.cleared.discard(check.host)
-            for tracked in self._desk.book.standing(check.cluster, check.host):
-                if tracked.done_ns and check.ts_ns >= tracked.done_ns:
-                    self._life.page(tracked, ActionReason.CHECK_FAILED, now_ns, f"{check.host}: {check.detail}")
-            return
+        seen = max(check.gpu_count, check.known_gpu_count)
+        most = self._desk.facts.take_gpu_count(check.cluster, check.host, seen)
+        if check.is_passed:
+            self._passed(check, max(1, most), now_ns)
+        else:
+            self._failed(check, now_ns)
+
+    def _failed(self, check: CheckResult, now_ns: int) -> None:
+        """Keep a machine out that failed, and take it as proof of the actions on it."""
         for tracked in self._desk.book.of_host(check.cluster, check.host):
+            if tracked.kind in HARD_KINDS and check.ts_ns >= tracked.action.issued_ns:
+                self._proved_right(tracked)
+            tracked.cleared.discard(check.host)
+        for tracked in self._desk.book.standing(check.cluster, check.host):
+            if tracked.done_ns and check.ts_ns >= tracked.done_ns:
+                self._life.page(tracked, ActionReason.CHECK_FAILED, now_ns, f"{check.host}: {check.detail}")
+
+    def _passed(self, check: CheckResult, wanted: int, now_ns: int) -> None:
+        """Let a machine come back that passed, and cancel what was not begun on it, as far as that was checked."""
+        narrow = self._too_narrow(check, wanted, now_ns)
+        for tracked in self._desk.book.of_host(check.cluster, check.host):
+            if tracked.action.action_id in narrow:
+                continue
             if tracked.kind in HARD_KINDS and tracked.action.verdict_id == check.verdict_id and not tracked.is_proven:
                 self._desk.chain.wrong_detectors.proved_wrong(tracked)
             is_newer = check.ts_ns >= tracked.verdict.detected_ns
             if tracked.kind in HARD_KINDS and tracked.is_unbegun and is_newer:
                 self._desk.end(tracked, ActionState.CANCELLED, ActionReason.CHECK_PASSED, now_ns, check.check)
-        self._clear(check.cluster, check.host, ActionReason.CHECK_PASSED, check.ts_ns, now_ns)
+        self._clear(check.cluster, check.host, ActionReason.CHECK_PASSED, check.ts_ns, now_ns, narrow)
 
     def take_quiet_steps(self, quiet: QuietSteps, now_ns: int) -> None:
         """Let a machine come back after enough steps on it without a sign of a fault."""
@@ -115,11 +130,31 @@ class Releases:
         cluster = tracked.action.target.job.cluster
         return all(self._desk.book.is_held_by_others(cluster, host, but) for host in tracked.hosts)
 
-    def _clear(self, cluster: str, host: str, reason: ActionReason, ts_ns: int, now_ns: int) -> None:
-        """Let one machine come back, as far as actions that were done before this time are concerned."""
+    def _too_narrow(self, check: CheckResult, wanted: int, now_ns: int) -> frozenset[str]:
+        """Return the actions about a GPU of which a passed check proves nothing, and tell people of those done."""
+        if check.gpu_count >= wanted:
+            return frozenset()
+        actions = self._desk.book.of_host(check.cluster, check.host)
+        found = [one for one in actions if one.kind in HARD_KINDS and is_about_gpu(one)]
+        for tracked in found:
+            if tracked.is_standing and tracked.done_ns and check.ts_ns >= tracked.done_ns:
+                detail = f"{check.host}: {check.gpu_count} of at least {wanted} GPUs worked in the check that it passed"
+                self._life.page(tracked, ActionReason.CHECK_TOO_NARROW, now_ns, detail)
+        return frozenset(one.action.action_id for one in found)
+
+    def _clear(
+        self,
+        cluster: str,
+        host: str,
+        reason: ActionReason,
+        ts_ns: int,
+        now_ns: int,
+        but: Collection[str] = (),
+    ) -> None:
+        """Let one machine come back, as far as actions that were done before this time are concerned, but for some."""
         ready = []
         for tracked in self._desk.book.standing(cluster, host):
-            if not tracked.done_ns or ts_ns < tracked.done_ns:
+            if not tracked.done_ns or ts_ns < tracked.done_ns or tracked.action.action_id in but:
                 continue
             tracked.cleared.add(host)
             if tracked.cleared >= set(tracked.hosts):

@@ -46,9 +46,9 @@ class Drained:
         assert isinstance(answer, dict)
         return answer
 
-    def report(self, *checks: Any, host: str = "n1", key: Any = EXECUTOR_KEY) -> tuple[str, str]:
+    def report(self, *checks: Any, host: str = "n1", gpu_count: int = 8, key: Any = EXECUTOR_KEY) -> tuple[str, str]:
         """A preflight of now reports; return state and reason of the action then."""
-        answers = [HostAnswer(host, tuple(checks), 60.0)]
+        answers = [HostAnswer(host, tuple(checks), 60.0, gpu_count=gpu_count)]
         CheckReporter(self, AckSigner(key), "slurm").send(results_of(answers, CLUSTER, "", self.acting.now_ns))
         self.acting.tick()
         (action,) = self.acting.wanted()
@@ -57,6 +57,10 @@ class Drained:
 
 def test_a_machine_that_passed_under_load_comes_back(tmp_path: Path) -> None:
     assert Drained(tmp_path).report(*OK) == ("undoing", "check_passed")
+
+
+def test_a_machine_of_a_broken_gpu_that_passed_without_a_gpu_stays_out(tmp_path: Path) -> None:
+    assert Drained(tmp_path).report(*OK, gpu_count=0) == ("done", "done")
 
 
 @pytest.mark.parametrize(

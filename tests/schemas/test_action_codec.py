@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from typing import Any
 
@@ -18,7 +19,7 @@ from tocsin.schemas.action_codec import (
     encode_action,
     encode_event,
 )
-from tocsin.schemas.action_events import Ack, AckKind, ActionEvent, Approval, EngineHeartbeat, EngineWay
+from tocsin.schemas.action_events import Ack, AckKind, ActionEvent, Approval, CheckResult, EngineHeartbeat, EngineWay
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action, ActionTarget, Machine, action_id_of
 from tocsin.schemas.errors import DecodeError, FieldError, SchemaError
@@ -135,6 +136,19 @@ def test_an_ack_of_another_envelope_is_refused() -> None:
         decode_ack_or_event(encode_action(ACTION))
     with pytest.raises(FieldError, match=r"action\.type"):
         decode_action(encode_ack(ACK))
+
+
+def test_a_check_of_a_sender_that_counts_no_gpus_is_read() -> None:
+    told = CheckResult("c1", "n1", "boot-1", "preflight", is_passed=True, is_under_load=True, ts_ns=T0)
+    event = json.loads(encode_event(told))
+    del event["data"]["gpu_count"], event["data"]["known_gpu_count"]
+    body = json.dumps(event["data"], sort_keys=True, separators=(",", ":")).encode()
+    event["id"] = hashlib.sha256(b"dev.tocsin.action.check_result.v1" + body).hexdigest()[:32]
+
+    assert decode_ack_or_event(json.dumps(event).encode()) == told
+    event["data"]["is_passed"] = False
+    with pytest.raises(FieldError, match="id"):
+        decode_ack_or_event(json.dumps(event).encode())
 
 
 def test_an_approval_without_actor_or_action_is_refused() -> None:

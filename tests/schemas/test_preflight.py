@@ -29,6 +29,8 @@ ANSWERS = st.builds(
     host=st.text(min_size=1, max_size=5),
     checks=st.lists(RESULTS, max_size=3).map(tuple),
     seconds=st.just(2.0),
+    gpu_count=st.integers(0, 16),
+    known_gpu_count=st.integers(0, 16),
 )
 
 

@@ -146,7 +146,10 @@ def _outcome(answers: Sequence[HostAnswer]) -> Look:
     if failed:
         detail = "; ".join(f"{one.host} failed {failures_of(one)}" for one in failed)[:_DETAIL_CHARACTERS]
         return Look(Stage.DONE, ExecutorReason.CHECKS_FAILED, detail=detail)
-    return Look(Stage.DONE, ExecutorReason.CHECKS_PASSED, detail=f"{_listed([one.host for one in answers])} passed")
+    without = [one.host for one in answers if one.gpu_count < max(1, one.known_gpu_count)]
+    gpus = f"; not with every GPU under load: {_listed(without)}" if without else ""
+    detail = f"{_listed([one.host for one in answers])} passed{gpus}"
+    return Look(Stage.DONE, ExecutorReason.CHECKS_PASSED, detail=detail)
 
 
 def _listed(hosts: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.collectors.preflight import checks
 from tocsin.collectors.preflight.checks import HostChecks, PreflightConfig
 from tocsin.collectors.testing.fake_nvml import FakeNvml, fake_host
 from tocsin.schemas.preflight import CheckName, CheckOutcome, CheckReason, HostAnswer, PreflightResult
@@ -94,6 +95,30 @@ def test_gpus_of_the_driver_are_counted_and_their_clocks_told(config: PreflightC
     )
     assert checks.gpu_count == 2
     assert str(results(checks.run())[CheckName.GPU_CLOCKS].reason) == "unreadable"
+
+
+@pytest.mark.parametrize(("has_torch", "worked"), [(True, 2), (False, 0)])
+def test_an_answer_says_how_many_gpus_worked_and_how_many_there_are(
+    config: PreflightConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_torch: bool, worked: int
+) -> None:
+    for index, (vendor, kind) in enumerate(
+        (("0x10de", "0x030200"),) * 3 + (("0x10de", "0x068000"), ("0x15b3", "0x0207"))
+    ):
+        place = tmp_path / f"bus/pci/devices/{index}"
+        place.mkdir(parents=True)
+        (place / "vendor").write_text(f"{vendor}\n")
+        (place / "class").write_text(f"{kind}\n")
+    names = (CheckName.TENSOR_COMPUTATION, CheckName.GPU_MEMORY_BANDWIDTH)
+    fine = [PreflightResult(name, CheckOutcome.PASSED, CheckReason.EXACT) for name in names]
+    monkeypatch.setattr(checks, "tensor_results", lambda *_: fine)
+    monkeypatch.setattr(checks, "run_all", lambda *_, **__: [])
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object() if has_torch else None)
+    settings = replace(
+        config, nvml=lambda: fake_host(2), sys_root=str(tmp_path), left_out=frozenset(CheckName) - frozenset(names)
+    )
+    answer = HostChecks(settings).run()
+
+    assert (answer.gpu_count, answer.known_gpu_count) == (worked, 3)
 
 
 @pytest.mark.gate

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.collectors.preflight.vendor import dcgm_check, smi_check
+from tocsin.schemas.preflight import CheckOutcome, CheckReason
 
 SOUND = "<nvidia_smi_log><gpu id='0'><gpu_recovery_action>None</gpu_recovery_action></gpu></nvidia_smi_log>"
 Tool = Callable[[str, str], None]
@@ -44,6 +45,30 @@ def test_a_tool_that_cannot_speak_to_its_service_says_nothing_about_the_host(too
     tool("dcgmi", "echo 'Error: unable to establish a connection' >&2; exit 1")
     assert str(dcgm_check(5).reason) == "unreadable"
     assert dcgm_check(5).detail == "exit status 1: Error: unable to establish a connection"
+
+
+@pytest.mark.parametrize(
+    ("script", "detail"),
+    [
+        ("echo 'No devices were found'; exit 6", "exit status 6: No devices were found"),
+        ("echo '<nvidia_smi_log></nvidia_smi_log>'", "exit status 0: 0 devices"),
+        (f'echo "{SOUND}"; exit 14', "exit status 14: 1 devices"),
+        (f'echo "{SOUND}"; echo "Unable to determine the device handle" >&2; exit 15', "exit status 15: Unable"),
+    ],
+)
+def test_an_installed_tool_that_ends_with_an_error_or_finds_no_device_fails(
+    tool: Tool, script: str, detail: str
+) -> None:
+    tool("nvidia-smi", script)
+    check = smi_check(30)
+    assert (check.outcome, check.reason) == (CheckOutcome.FAILED, CheckReason.TOOL_FAILED)
+    assert check.detail.startswith(detail)
+
+
+def test_dcgm_that_cannot_be_read_for_another_reason_than_its_service_fails(tool: Tool) -> None:
+    tool("dcgmi", "echo 'Error: no GPUs are supported' >&2; exit 1")
+    check = dcgm_check(30)
+    assert (check.outcome, check.reason) == (CheckOutcome.FAILED, CheckReason.TOOL_FAILED)
 
 
 def test_a_tool_that_hangs_fails(tool: Tool) -> None:

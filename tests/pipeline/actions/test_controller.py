@@ -230,7 +230,9 @@ def test_only_a_check_under_load_brings_a_machine_back() -> None:
     stage.judge(verdict_on("n1"))
     stage.carry_out(stage.on_host("n1"))
     stage.now_ns += NS_PER_SECOND
-    check = CheckResult(CLUSTER, "n1", "boot-n1", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns)
+    check = CheckResult(
+        CLUSTER, "n1", "boot-n1", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns, gpu_count=8
+    )
     for useless in (
         replace(check, is_under_load=False),
         replace(check, is_passed=False),

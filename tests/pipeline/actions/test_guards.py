@@ -559,7 +559,9 @@ def test_machines_that_are_out_at_once_are_counted_apart() -> None:
     struck(stage, 1, cause="b")
     assert stage.on_host("n1").reason == "budget_concurrent"
 
-    stage.tell(CheckResult(CLUSTER, "n0", "", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns))
+    stage.tell(
+        CheckResult(CLUSTER, "n0", "", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns, gpu_count=8)
+    )
     stage.ack(stage.on_host("n0"), AckKind.UNDONE)
     stage.at(100 * HOUR + 1)
     assert stage.on_host("n1").reason == "allowed"
@@ -678,7 +680,9 @@ def test_machines_behind_a_leaf_are_one_action_that_a_person_approves() -> None:
     stage.now_ns += NS_PER_SECOND
     for name in hosts:
         assert stage.action(leaf.action_id).state is S.DONE
-        stage.tell(CheckResult(CLUSTER, name, "", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns))
+        stage.tell(
+            CheckResult(CLUSTER, name, "", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns, gpu_count=8)
+        )
     assert stage.action(leaf.action_id).state is S.UNDOING
 
 
@@ -711,7 +715,15 @@ def prove_wrong_by_check(stage: Stage, index: int) -> None:
     name = f"n{index}"
     stage.tell(
         CheckResult(
-            CLUSTER, name, "", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns, verdict_id=f"v{index}"
+            CLUSTER,
+            name,
+            "",
+            "burn",
+            is_passed=True,
+            is_under_load=True,
+            ts_ns=stage.now_ns,
+            verdict_id=f"v{index}",
+            gpu_count=8,
         )
     )
 
@@ -759,7 +771,9 @@ def test_what_is_held_for_long_is_blocked_and_paged_and_goes_on() -> None:
     assert stage.on_host("n1").state is S.BLOCKED
     assert stage.pages() == ["held_for_long"]
 
-    stage.tell(CheckResult(CLUSTER, "n0", "", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns))
+    stage.tell(
+        CheckResult(CLUSTER, "n0", "", "burn", is_passed=True, is_under_load=True, ts_ns=stage.now_ns, gpu_count=8)
+    )
     stage.ack(stage.on_host("n0"), AckKind.UNDONE)
     stage.at(902)
     assert stage.on_host("n1").state is S.APPROVED

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.pipeline.actions.kit import CLUSTER, T0, Stage, verdict_on
+from tests.pipeline.actions.kit import CLUSTER, T0, ScriptedLadder, Stage, verdict_on
+from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.schemas.action_events import AckKind, CheckResult, ExecutorHeard
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.job_key import IDLE_JOB_ID, JobKey
 from tocsin.schemas.operator_notes import Feedback
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import ActionKind
+from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind, Suspect, Verdict
 
 S = ActionState
 
@@ -29,7 +30,9 @@ def evicted() -> Stage:
 def check(at_seconds: float, *, is_passed: bool) -> CheckResult:
     """The result of a check of that machine under load."""
     ts_ns = T0 + int(at_seconds * NS_PER_SECOND)
-    return CheckResult(CLUSTER, "n1", "boot-n1", "burn", is_passed=is_passed, is_under_load=True, ts_ns=ts_ns)
+    return CheckResult(
+        CLUSTER, "n1", "boot-n1", "burn", is_passed=is_passed, is_under_load=True, ts_ns=ts_ns, gpu_count=8
+    )
 
 
 def word(at_seconds: float, *, is_true: bool) -> Feedback:
@@ -57,6 +60,71 @@ def test_that_a_check_was_newer_is_known_after_a_crash() -> None:
     stage.tell(check(20, is_passed=True))
 
     assert stage.on_host("n1").state is S.DONE
+
+
+def gpu_check(stage: Stage, gpu_count: int, known_gpu_count: int = 0) -> None:
+    """The machine passes a check with so many GPUs now."""
+    told = check((stage.now_ns - T0) / NS_PER_SECOND, is_passed=True)
+    stage.tell(replace(told, gpu_count=gpu_count, known_gpu_count=known_gpu_count))
+
+
+@pytest.mark.parametrize(("worked", "shown"), [(0, 0), (0, 8), (7, 8)])
+def test_a_gpus_machine_stays_out_after_a_check_that_did_not_load_each_gpu(worked: int, shown: int) -> None:
+    stage = evicted()
+    for seconds in (50, 60):
+        stage.at(seconds)
+        gpu_check(stage, worked, shown)
+
+    assert stage.on_host("n1").state is S.DONE
+    assert stage.pages() == ["check_too_narrow"]
+    stage.at(70)
+    gpu_check(stage, 8, 8)
+    assert (stage.on_host("n1").state, stage.on_host("n1").reason) == (S.UNDOING, "check_passed")
+
+
+def test_how_many_gpus_a_check_saw_is_known_after_a_crash() -> None:
+    stage = evicted()
+    stage.at(50)
+    stage.tell(replace(check(50, is_passed=False), gpu_count=8))
+    stage.crash()
+    stage.at(60)
+    gpu_check(stage, 7, 7)
+
+    assert stage.on_host("n1").state is S.DONE
+
+
+@pytest.mark.parametrize(
+    ("cause", "suspect", "state"),
+    [
+        ("disk_slow", Component(ComponentKind.HOST, "n1"), S.UNDOING),
+        ("unknown", Component(ComponentKind.GPU, "n1/3"), S.DONE),
+        ("xid_79", Component(ComponentKind.HOST, "n1"), S.DONE),
+        ("nvlink_error", Component(ComponentKind.HOST, "n1"), S.DONE),
+    ],
+)
+def test_only_what_is_about_a_gpu_needs_a_check_of_gpus(cause: str, suspect: Component, state: ActionState) -> None:
+    stage = Stage(ladder=ScriptedLadder(lambda one: [evict_n1(one)]))
+    stage.judge(replace(verdict_on("n1", cause=cause), suspects=(Suspect(suspect),)))
+    stage.carry_out(stage.on_host("n1"))
+    stage.at(50)
+    gpu_check(stage, 0)
+
+    assert stage.on_host("n1").state is state
+
+
+def evict_n1(verdict: Verdict) -> Proposal:
+    """The eviction of that machine."""
+    return Proposal(verdict, ActionKind.EVICT, Component(ComponentKind.HOST, "n1"), ("n1",), "rule", verdict.cause)
+
+
+@pytest.mark.parametrize(("worked", "state"), [(0, S.APPROVED), (8, S.CANCELLED)])
+def test_an_unbegun_action_about_a_gpu_is_cancelled_by_a_check_of_gpus_alone(worked: int, state: ActionState) -> None:
+    stage = Stage()
+    stage.judge(verdict_on("n1"))
+    stage.at(10)
+    gpu_check(stage, worked)
+
+    assert stage.on_host("n1").state is state
 
 
 @pytest.mark.parametrize(("false_seconds", "state"), [(5, S.DONE), (150, S.UNDOING)])

@@ -336,7 +336,9 @@ class ActionMachine(RuleBasedStateMachine):
     @rule(host=hosts)
     def check_passes(self, host: str) -> None:
         world = self.world
-        world.release(CheckResult(CLUSTER, host, world.boot_id(host), "burn", True, True, world.now_ns), (host,))
+        world.release(
+            CheckResult(CLUSTER, host, world.boot_id(host), "burn", True, True, world.now_ns, gpu_count=8), (host,)
+        )
 
     @rule(host=hosts, is_passed=st.booleans())
     def check_proves_nothing(self, host: str, is_passed: bool) -> None:
