@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from tocsin.pipeline.actions.config import ns
 from tocsin.pipeline.actions.desk import Desk
-from tocsin.pipeline.actions.guards.return_checks import RETURN_RULE
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.tracked import MAX_HOLDERS, TrackedAction
 from tocsin.schemas.action_events import Ack, AckKind
@@ -139,18 +138,8 @@ class AckHandler:
         if tracked.has_effects:
             tracked.begun_ns, tracked.done_ns = tracked.begun_ns or now_ns, now_ns
         self._life.move(tracked, ActionState.FAILED, ActionReason.FAILED, now_ns, ack.detail or ack.reason)
-        if tracked.action.rule == RETURN_RULE:
-            self._unanswered(tracked, ack, now_ns)
-        else:
-            self._life.page(tracked, ActionReason.FAILED, now_ns, ack.detail or ack.reason)
+        self._life.page(tracked, ActionReason.FAILED, now_ns, ack.detail or ack.reason)
         self._desk.ended.append(tracked)
-
-    def _unanswered(self, check: TrackedAction, ack: Ack, now_ns: int) -> None:
-        """Tell people once of each action whose machines could not be checked: they stay out."""
-        cluster = check.action.target.job.cluster
-        for host in check.hosts:
-            for tracked in self._desk.book.standing(cluster, host):
-                self._life.page(tracked, ActionReason.CHECK_UNANSWERED, now_ns, f"{host}: {ack.detail or ack.reason}")
 
     def _refused(self, tracked: TrackedAction, ack: Ack, now_ns: int) -> None:
         self._end(tracked, ack, ActionState.REFUSED, ActionReason.REFUSED_BY_EXECUTOR, now_ns)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tocsin.pipeline.actions.book import ActionBook
+from tocsin.pipeline.actions.guards.return_checks import RETURN_RULE
 from tocsin.pipeline.actions.reasons import ActionReason
 from tocsin.pipeline.actions.tracked import TrackedAction
 from tocsin.pipeline.actions.transitions import check_transition
@@ -114,13 +115,26 @@ class ActionLife:
             tracked.holders.append(holder)
 
     def page(self, tracked: TrackedAction, reason: ActionReason, now_ns: int, detail: str = "") -> None:
-        """Tell people of an action once for each reason in a row."""
+        """Tell people of an action once for each reason in a row.
+
+        A check before a return has no incident of its own: they are told of the actions that keep its machines out.
+        """
+        if tracked.action.rule == RETURN_RULE:
+            self._page_unanswered(tracked, now_ns, detail or reason.meaning)
+            return
         if tracked.paged == reason.value:
             return
         tracked.paged = reason.value
         action = tracked.action
         text = f"{action.kind.value} {' '.join(action.target.hosts)}: {detail or reason.meaning}"
         self.notify(tracked.verdict, action.target, reason, now_ns, text[:1000])
+
+    def _page_unanswered(self, check: TrackedAction, now_ns: int, detail: str) -> None:
+        """Tell people once of each action whose machines could not be checked: they stay out."""
+        cluster = check.action.target.job.cluster
+        for host in check.hosts:
+            for tracked in self._book.standing(cluster, host):
+                self.page(tracked, ActionReason.CHECK_UNANSWERED, now_ns, f"{host}: {detail}")
 
     def notify(
         self, verdict: Verdict, target: ActionTarget, reason: ActionReason, now_ns: int, detail: str = ""

@@ -8,10 +8,19 @@ import pytest
 
 from tests.pipeline.actions.kit import CLUSTER, JOB, LIVE, Stage, verdict_on
 from tocsin.pipeline.actions.guards.return_checks import RETURN_RULE
-from tocsin.schemas.action_events import AckKind, ActionEvent, Approval, HumanChange, HumanChangeKind, JobFacts
+from tocsin.schemas.action_events import (
+    AckKind,
+    ActionEvent,
+    Approval,
+    ExecutorHeard,
+    HumanChange,
+    HumanChangeKind,
+    JobFacts,
+)
 from tocsin.schemas.action_states import ActionState
 from tocsin.schemas.actions import Action
 from tocsin.schemas.job_key import JobKey
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind, Component, ComponentKind
 
 S = ActionState
@@ -55,6 +64,19 @@ def test_a_machine_that_came_back_is_used_or_is_somebody_elses_is_not_checked(to
     after = stage.action(check.action_id)
     assert (after.state, after.reason, after.detail) == (S.EXPIRED, "not_to_check", detail)
     assert stage.pages() == []
+
+
+def test_that_nobody_makes_a_check_any_more_is_told_of_the_action_that_keeps_the_machine_out() -> None:
+    stage, check = to_check()
+    for _ in range(2):
+        stage.now_ns += NS_PER_SECOND
+        stage.tell(ExecutorHeard(CLUSTER, "slurm", (ActionKind.EVICT,), stage.now_ns))
+        stage.published += stage.controller.on_time(stage.now_ns)
+    after = stage.action(check.action_id)
+    assert (after.state, after.reason) == (S.WAITING, "no_executor")
+    (page,) = [one for one in stage.published if one.kind is ActionKind.NOTIFY]
+    assert (page.reason, page.verdict_id) == ("check_unanswered", stage.on_host("n1").verdict_id)
+    assert page.detail.startswith("evict n1: n1: ")
 
 
 @pytest.mark.parametrize("is_over", [True, False])
