@@ -62,6 +62,12 @@ class World(WorldBooks):
         self.said.append(told)
         self.publish(self.controller.on_event(told, self.now_ns))
 
+    def check_ns(self, host: str) -> int:
+        """The time at which a check of a machine ends now, by the machine's clock, which does not go back."""
+        key = f"check {host}"
+        self.told_ns[key] = max(self.now_ns, self.told_ns.get(key, 0) + 1)
+        return self.told_ns[key]
+
     def tell_machine(self, host: str) -> None:
         """Tell the controller a machine's present boot."""
         ts_ns = self.told_ns[host] = max(self.now_ns, self.told_ns[host] + 1)  # its own clock does not go back

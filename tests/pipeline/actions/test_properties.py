@@ -336,9 +336,8 @@ class ActionMachine(RuleBasedStateMachine):
     @rule(host=hosts)
     def check_passes(self, host: str) -> None:
         world = self.world
-        world.release(
-            CheckResult(CLUSTER, host, world.boot_id(host), "burn", True, True, world.now_ns, gpu_count=8), (host,)
-        )
+        told = CheckResult(CLUSTER, host, world.boot_id(host), "burn", True, True, world.check_ns(host), gpu_count=8)
+        world.release(told, (host,))
 
     @rule(host=hosts, is_passed=st.booleans())
     def check_proves_nothing(self, host: str, is_passed: bool) -> None:
@@ -346,7 +345,8 @@ class ActionMachine(RuleBasedStateMachine):
         world = self.world
         if not is_passed:
             world.books.on_proven(one for one in world.latest.values() if host in one.target.hosts)
-        world.hear(CheckResult(CLUSTER, host, world.boot_id(host), "burn", is_passed, not is_passed, world.now_ns))
+        ts_ns = world.check_ns(host)
+        world.hear(CheckResult(CLUSTER, host, world.boot_id(host), "burn", is_passed, not is_passed, ts_ns))
 
     @rule(host=hosts, step_count=st.sampled_from((9, 10)))
     def quiet(self, host: str, step_count: int) -> None:
