@@ -232,7 +232,7 @@ class FactBook:
         )
 
     def has_announced(self, executor: str, action: Action) -> bool:
-        """Return whether an executor's newest announcement, if there is one, holds an action's kind and machines."""
+        """Return whether the newest announcement of an executor holds an action's kind and machines."""
         known = self._executors.get((action.target.job.cluster, executor))
         return known is not None and _is_for(known, action)
 

@@ -118,12 +118,12 @@ class TrackedAction:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether its machines may come back as far as it goes, and other actions keep them out."""
+        """Whether the action itself no longer keeps its machines out, but other actions do."""
         return self.state is ActionState.UNDONE and self.action.reason == ActionReason.HELD_BY_OTHER_ACTION
 
     @property
     def is_reserved(self) -> bool:
-        """Whether the budgets count the action: an executor may begin it, or has held it."""
+        """Whether budgets count the action. They do once an executor may begin it, and ever after one has held it."""
         return self.state in {ActionState.APPROVED, ActionState.CLAIMED} or bool(self.holders)
 
     @property
@@ -142,7 +142,7 @@ class TrackedAction:
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether it ended only with its verdict or for facts that may come late, and no executor ever had it."""
+        """Whether the action may be opened again: it ended for a reason of ``_LAPSES``, and no executor ever had it."""
         is_over = self.state in {ActionState.EXPIRED, ActionState.CANCELLED}
         return is_over and self.action.reason in _LAPSES and not self.holders
 

@@ -112,7 +112,7 @@ class KubePod:
 
     @property
     def is_drained(self) -> bool:
-        """Whether a node with this pod still counts as drained: the pod has ended, or belongs to the node itself."""
+        """Whether the pod does not keep its node from being drained. It has ended, or it belongs to the node itself."""
         return self.is_over or self.is_mirror or self.owner_kind == "DaemonSet"
 
 

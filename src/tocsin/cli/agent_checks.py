@@ -109,10 +109,10 @@ class KeptProcess:
             try:
                 status = self._run()
             except OSError as error:
-                _LOG.warning("checks cannot be asked for", extra={"error": str(error)})
+                _LOG.warning("the process that takes requests for checks does not start", extra={"error": str(error)})
             else:
                 if not self._is_over.is_set():
-                    _LOG.warning("who takes requests for checks ended", extra={"status": status})
+                    _LOG.warning("the process that takes requests for checks ended", extra={"status": status})
             self._is_over.wait(self._again_seconds)
 
     def _run(self) -> int:
