@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.chaos.told_actions import told_changes
 from tocsin.pipeline.incidents.ettr.ledger import EttrConfig
@@ -83,15 +83,17 @@ def states_of(engine: EmbeddedEngine, tick_ns: int) -> list[JobStatus]:
     ]
 
 
-def embedded_rows(recording: Recording) -> EmbeddedRows:
+def embedded_rows(recording: Recording, config: ReplayConfig | None = None) -> EmbeddedRows:
     """Play a recording in order through the embedded engine and what follows it in ``tocsin serve``.
 
     Its ledger hears of actions from the engine's own controller, not among the job's records.
     """
-    engine, writer, found = EmbeddedEngine(played(EngineConfig())), KeepingWriter(), EmbeddedRows()
+    config = config or ReplayConfig()
+    settings = replace(EngineConfig(), job=config.engine.job)
+    engine, writer, found = EmbeddedEngine(played(settings)), KeepingWriter(), EmbeddedRows()
     ledger, changes = ledger_into(writer), deque(told_changes(recording))
     output = output_into(engine, writer, ledger)
-    for tick_ns, records in seconds_with_models(recording, ReplayConfig()):
+    for tick_ns, records in seconds_with_models(recording, config):
         while changes and changes[0].changed_ns < tick_ns:
             ledger.take_action(changes.popleft())
         for record in records:

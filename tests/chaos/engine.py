@@ -78,11 +78,17 @@ class Distributed:
             consumer.stop()
             self._run(["flink", "cancel", *job])
 
-    def compare(self, plays: Sequence[Play], prefix: str) -> list[Outcome]:
-        """Play them as one stream, and say of each whether it is as the embedded engine says."""
+    def compare(self, plays: Sequence[Play], prefix: str, *flags: str) -> list[Outcome]:
+        """Play them as one stream, and say of each whether it is as the embedded engine says.
+
+        Args:
+            plays: they end together.
+            prefix: of the topics.
+            flags: of ``tocsin flink submit``.
+        """
         data = self.folder / f"{prefix}-data"
         said = embedded(plays, data, is_whole=True)
-        with self.job(prefix) as chain:
+        with self.job(prefix, *flags) as chain:
             play_together(plays, chain.settings, prefix)
             is_settled = chain.wait_settled(SETTLE_SECONDS)
             lines = chain.lines()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.embedded_rows import embedded_rows
+from tests.chaos.learned import shown_counts
 from tests.chaos.plays import Play
 from tests.chaos.tables import Tables, difference, write_embedded
 from tests.chaos.tables import read_tables as read_tables  # noqa: PLC0414  # re-exported
@@ -25,12 +26,14 @@ class Outcome:
         line_count: verdict lines that the embedded engine says.
         repeated_count: lines that stand on the topic once more.
         differs: what differs, "" = nothing.
+        learned: learned detector -> number of lines with its evidence.
     """
 
     name: str
     line_count: int
     repeated_count: int
     differs: str
+    learned: Counter[str] = field(default_factory=Counter)
 
 
 def embedded(plays: Sequence[Play], data: Path, *, is_whole: bool = False) -> dict[str, list[Verdict]]:
@@ -45,7 +48,7 @@ def embedded(plays: Sequence[Play], data: Path, *, is_whole: bool = False) -> di
         found = {play.job_id: play.embedded() for play in plays}
         write_embedded(data, [verdict for verdicts in found.values() for verdict in verdicts])
         return found
-    rows = {play.job_id: embedded_rows(play.recording) for play in plays}
+    rows = {play.job_id: embedded_rows(play.recording, play.in_order()) for play in plays}
     found = {job_id: list(one.write.verdicts) for job_id, one in rows.items()}
     write_embedded(data, [verdict for verdicts in found.values() for verdict in verdicts], list(rows.values()))
     return found
@@ -62,7 +65,7 @@ def outcome(
     own = [encode_verdict(verdict) for verdict in said]
     reported = list(dict.fromkeys(lines))
     differs = line_difference(own, reported) or difference(wanted.get(play.job_id, {}), found.get(play.job_id, {}))
-    return Outcome(play.name, len(own), len(lines) - len(reported), differs)
+    return Outcome(play.name, len(own), len(lines) - len(reported), differs, shown_counts(said))
 
 
 def line_difference(wanted: Sequence[bytes], found: Sequence[bytes]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from tests.chaos.learned import Learned
 from tocsin.pipeline.kafka.client import Writer, input_partitions, producer
 from tocsin.pipeline.recording.replay import ReplayConfig, arrivals_by_second, replay
 from tocsin.pipeline.recording.tables import Recording
@@ -27,7 +28,7 @@ class Play:
     Attributes:
         name: of the recording, for a human.
         recording: what is played; its job is like no other in the stream.
-        config: order and repetition; the embedded engine gets it in order, once.
+        config: order and repetition; the embedded engine gets it in order, once. Detectors and models are for both.
     """
 
     name: str
@@ -40,7 +41,11 @@ class Play:
 
     def embedded(self) -> list[Verdict]:
         """What the embedded engine says."""
-        return list(replay(self.recording, ReplayConfig()))
+        return list(replay(self.recording, self.in_order()))
+
+    def in_order(self) -> ReplayConfig:
+        """The settings without shuffling and repetition."""
+        return replace(self.config, shuffle_seed=None, repeat_count=1)
 
 
 def as_job(recording: Recording, job_id: str) -> Recording:
@@ -54,6 +59,15 @@ def both_orders(name: str, recording: Recording, seed: int) -> list[Play]:
     return [
         Play(name, as_job(recording, f"{name}-ordered"), ReplayConfig()),
         Play(f"{name}, shuffled, twice", as_job(recording, f"{name}-shuffled"), shuffled),
+    ]
+
+
+def judged_with(plays: Sequence[Play], learned: Learned) -> list[Play]:
+    """The plays of one stream with learned detectors; all jobs hear of the same models."""
+    announcements = learned.announced_after(max(play.recording.manifest.start_ns for play in plays))
+    return [
+        replace(play, config=replace(play.config, engine=learned.of(play.config.engine), announcements=announcements))
+        for play in plays
     ]
 
 
@@ -119,11 +133,13 @@ def play_together(
         on_second: called after each second.
         is_ours: False: somebody else sends this record.
     """
-    count = 0
+    count, announced = 0, {one.name: one for play in plays for one in play.config.announcements}
     with producer(settings, linger_ms=50) as client:
         partitions = input_partitions(client, prefix)
         writer = Writer(client)
         for tick_ns, records in merged(plays):
+            for model in [one for one in announced.values() if one.ts_ns < tick_ns]:
+                writer.send(topic_of(model, prefix), announced.pop(model.name), encode(model))
             for record in filter(is_ours, records):
                 writer.send(topic_of(record, prefix), record, encode(record))
                 count += 1

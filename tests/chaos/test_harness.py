@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 from collections import Counter
@@ -11,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.kills import schedule
+from tests.chaos.learned import Learned, add_learned_arguments, learned_of, shown_counts
 from tests.chaos.outcome import embedded, line_difference, outcome, read_tables
 from tests.chaos.page_site import first_as_changed_count, messages_of, page_difference, pages_of
-from tests.chaos.plays import Play, as_job, both_orders, merged, streams
-from tests.chaos.recordings import several_faults, simulated
+from tests.chaos.plays import Play, as_job, both_orders, judged_with, merged, streams
+from tests.chaos.recordings import SETS, several_faults, simulated
 from tests.chaos.tables import difference
 from tests.chaos.up import COMPONENTS
 from tests.pipeline.alerts.adapters.receiver import Receiver, Reply, Request
+from tocsin.pipeline.detect.learned.config import DetectorMode
+from tocsin.pipeline.detect.learned.registry import LEARNED
 from tocsin.pipeline.recording.replay import ReplayConfig, seconds_of
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.records import NS_PER_SECOND
@@ -76,6 +80,29 @@ def test_plays_that_end_together_share_topics_and_have_one_tick_a_second() -> No
     found = Counter(record.job.job_id for sent in records for record in sent)
     assert [found[play.job_id] for play in first] == wanted
     assert wanted[1] == 2 * wanted[0]
+
+
+def test_plays_of_one_stream_are_judged_with_the_same_learned_detectors_and_models() -> None:
+    plays = both_orders("a", simulated("healthy", 1, seconds=60), 1)
+    learned = Learned(("bilstm=accuse",), {"bilstm": b"payload"})
+    judged = judged_with(plays, learned)
+    [announcement] = learned.announced_after(plays[0].recording.manifest.start_ns)
+
+    assert [play.config.announcements for play in judged] == [(announcement,)] * 2
+    assert {play.config.engine.job.learned.mode_of("bilstm") for play in judged} == {DetectorMode.ACCUSE}
+    assert (judged[1].config.shuffle_seed, judged[1].in_order().shuffle_seed) == (1, None)
+    assert judged[1].in_order().announcements == (announcement,)
+    assert [play.config.engine for play in judged_with(plays, Learned())] == [play.config.engine for play in plays]
+
+
+@pytest.mark.slow
+def test_a_recording_of_a_slow_machine_shows_evidence_of_all_learned_detectors(tmp_path: Path) -> None:
+    flags = [f"--detector={name}=evidence" for name in LEARNED]
+    add_learned_arguments(parser := argparse.ArgumentParser())
+    recording = next(found for name, found in SETS["outside"](tmp_path) if name == "slow")
+    [play] = judged_with([Play("slow", recording, ReplayConfig())], learned_of(parser.parse_args(flags)))
+
+    assert set(shown_counts(play.embedded())) == set(LEARNED)
 
 
 def test_a_job_with_several_faults_has_several_truths() -> None:
