@@ -79,7 +79,7 @@ def find_step_causes(window: StepWindow) -> StepCauses | None:
     transfer_seconds = float(window.communication_seconds[whole].min(axis=1).mean())
     base_seconds = transfer_seconds + float(np.median(waits))
     stage, long_stage, stage_ratio = _stage_part(compute, window.roles)
-    data, pauses = _moving_parts(forward, backward, compute)
+    data, pauses = _moving_parts(forward, backward, compute, window.roles)
     parts = {STAGE: stage, MACHINE: _machine_part(compute, window.roles), DATA: data, JITTER: pauses}
     step_seconds = _longest(compute) + base_seconds
     ideal = np.full_like(compute, compute.mean())
@@ -141,17 +141,21 @@ def _machine_part(compute: FloatArray, roles: npt.NDArray[np.int64]) -> FloatArr
     return part
 
 
-def _moving_parts(forward: FloatArray, backward: FloatArray, compute: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _moving_parts(
+    forward: FloatArray, backward: FloatArray, compute: FloatArray, roles: npt.NDArray[np.int64]
+) -> tuple[FloatArray, FloatArray]:
     """Return what data and pauses add to each rank's steps, two arrays of shape (steps, ranks) in seconds.
 
-    What a rank's forward and backward time share of a deviation from their medians is data; a rest of the forward time
-    beyond the rank's own spread is a pause, because garbage collection holds up the forward pass only. What the ranks
-    have alike in a step makes none of them late, and is neither.
+    What a rank's forward and backward time share of a deviation from their medians is data, at the speed of the usual
+    rank of its stage: what a slow machine makes of long sequences is the machine's. A rest of the forward time beyond
+    the rank's own spread is a pause, because garbage collection holds up the forward pass only. What the ranks have
+    alike in a step makes none of them late, and is neither.
 
     Args:
         forward: seconds, shape (steps, ranks).
         backward: the same.
         compute: the same, of all computation.
+        roles: stage of each rank.
     """
     usual = [np.maximum(median(times, 0), 1e-6) for times in (forward, backward)]
     ratios = [times / middle - 1.0 for times, middle in zip((forward, backward), usual, strict=True)]
@@ -160,10 +164,22 @@ def _moving_parts(forward: FloatArray, backward: FloatArray, compute: FloatArray
     line = np.maximum(_PAUSE_SPREADS * spread(rest, 0), _PAUSE_RATIO * median(compute, 0))
     is_pause = rest > line
     pauses = np.maximum(_beyond_peers(np.where(is_pause, rest, 0.0)), 0.0)
-    data = _beyond_peers(shared * (usual[0] + usual[1]))
+    data = _beyond_peers(shared * _of_usual_rank(usual[0] + usual[1], roles))
     if not _varies_together(ratios[0], ratios[1], is_pause) or not _moves(data):
         data = np.zeros_like(data)
     return data, pauses if _moves(pauses) else np.zeros_like(pauses)
+
+
+def _of_usual_rank(seconds: FloatArray, roles: npt.NDArray[np.int64]) -> FloatArray:
+    """Return the median of each rank's stage, shape (ranks,).
+
+    Args:
+        seconds: of each rank.
+        roles: stage of each rank.
+    """
+    stages, place = np.unique(roles, return_inverse=True)
+    found: FloatArray = np.array([np.median(seconds[roles == stage]) for stage in stages])[place]
+    return found
 
 
 def _beyond_peers(part: FloatArray) -> FloatArray:

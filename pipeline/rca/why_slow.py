@@ -65,7 +65,7 @@ def add_causes(
     new = [
         _finding(cause, freed)
         for cause in causes
-        if cause.metric not in named and (freed or not any(_began_with(cause, onset_ns) for onset_ns in job_wide))
+        if cause.metric not in named and (freed or not any(_may_begin(cause, onset_ns) for onset_ns in job_wide))
     ]
     if freed and not new:
         left = [replace(one, clears=(*one.clears, *freed)) if not one.suspects else one for one in left]
@@ -93,6 +93,14 @@ def _began_with(cause: Anomaly, onset_ns: int) -> bool:
     """Return whether a cause began about at an onset: what was there before explains nothing that came later."""
     window_ns = int(float(cause.detail["window_seconds"]) * NS_PER_SECOND)
     return abs(cause.start_ns - onset_ns) <= window_ns + _SAME_ONSET_NS
+
+
+def _may_begin(cause: Anomaly, onset_ns: int) -> bool:
+    """Return whether a slowdown of the whole job that began at an onset may turn out to be a cause's begin.
+
+    A cause that a whole window before it showed was there already, so it is told by itself.
+    """
+    return _began_with(cause, onset_ns) and onset_ns <= int(cause.detail["first_end_ns"])
 
 
 def _costs_nothing(finding: Finding, pace: JobProgress) -> bool:

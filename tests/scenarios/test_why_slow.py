@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from tocsin.pipeline.lab.testing import JobShape, Scenario, between
-from tocsin.schemas.verdicts import FaultKind
+from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
+from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
+from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsScenario, Scenario, between
+from tocsin.pipeline.runtime.embedded.engine import EngineConfig
+from tocsin.schemas.verdicts import FaultKind, VerdictState
 
 
 class TestWhatItCosts:
@@ -101,3 +105,102 @@ class TestPauses:
         scenario.job.extra_seconds = lambda rank, step: 0.4 if rank == 2 and step % 3 == 0 else 0.0
         scenario.run(60).check()
         assert "software_jitter" not in _causes(scenario)
+
+    def test_pauses_of_all_ranks_at_the_same_step_are_not(self) -> None:
+        """Garbage that all ranks collect at planned steps makes none of them late."""
+        scenario = Scenario(JobShape(step_seconds=0.5))
+        scenario.job.extra_seconds = lambda _rank, step: 0.3 if step % 4 == 0 else 0.0
+        scenario.run(60).check()
+        assert "software_jitter" not in _causes(scenario)
+
+
+def _long_stage(rank: int, _step: int, phase: str) -> float:
+    """A second stage that computes longer on all replicas, of eight ranks."""
+    return 1.8 if rank >= 4 and phase != "data" else 1.0
+
+
+class TestTwoAtOnce:
+    def test_a_long_stage_and_uneven_data_are_two_incidents_with_their_shares(self) -> None:
+        scenario = Scenario(JobShape(8, stage_count=2, step_seconds=0.5))
+        scenario.job.load = lambda rank, step, phase: _lengths(rank, step, phase) * _long_stage(rank, step, phase)
+        scenario.want(between(30, 70), fault="degraded", cause="data_imbalance", suspects=[])
+        scenario.want(between(30, 70), fault="degraded", cause="stage_imbalance", suspects=[])
+        scenario.run(70).check()
+        for verdict in scenario.verdicts:
+            assert "data_imbalance 2" in verdict.evidence[0].text
+            assert "stage_imbalance 1" in verdict.evidence[0].text
+
+    def test_a_cause_that_was_told_goes_on_while_steps_are_longer_for_a_moment(self) -> None:
+        scenario = Scenario(JobShape(8, stage_count=2, step_seconds=0.5))
+        scenario.job.load = lambda rank, _step, phase: 1.6 if rank >= 4 and phase != "data" else 1.0
+        scenario.job.extra_seconds = lambda rank, step: 0.45 if (step * 7) % 8 == rank else 0.0
+        scenario.want(between(30, 60), fault="degraded", cause="software_jitter", suspects=[])
+        scenario.run(80).check()
+        assert VerdictState.CANCELLED not in {verdict.state for verdict in scenario.verdicts}
+
+    def test_a_slow_machine_beside_a_long_stage_is_named(self) -> None:
+        scenario = Scenario(JobShape(8, stage_count=2, step_seconds=0.5))
+        scenario.job.load = lambda rank, _step, phase: 1.6 if rank >= 4 and phase != "data" else 1.0
+        for phase in ("forward", "backward"):
+            scenario.at(50).inject(scenario.job.slow, 5, phase, 1.6)
+        scenario.want(between(25, 45), fault="degraded", cause="stage_imbalance", suspects=[])
+        scenario.want(between(50, 90), fault="fail_slow", suspects=["n05"])
+        scenario.run(90).check()
+        assert {verdict.cause for verdict in scenario.final() if not verdict.suspects} == {"stage_imbalance"}
+
+    def test_a_slow_machine_beside_pauses_is_named(self) -> None:
+        scenario = Scenario(JobShape(step_seconds=0.5))
+        scenario.job.extra_seconds = _pause
+        for phase in ("forward", "backward"):
+            scenario.at(50).inject(scenario.job.slow, 5, phase, 2.0)
+        scenario.want(between(30, 60), fault="degraded", cause="software_jitter", suspects=[])
+        scenario.want(between(50, 75), fault="fail_slow", suspects=["n05"])
+        scenario.run(75).check()
+
+    def test_a_slow_machine_beside_uneven_data_is_named_and_the_data_go_on(self) -> None:
+        scenario = Scenario(JobShape(step_seconds=0.5))
+        scenario.job.load = _lengths
+        for phase in ("forward", "backward"):
+            scenario.at(50).inject(scenario.job.slow, 5, phase, 2.5)
+        scenario.want(between(30, 50), fault="degraded", cause="data_imbalance", suspects=[])
+        scenario.want(between(50, 95), fault="fail_slow", suspects=["n05"])
+        scenario.run(95).check()
+        data = [verdict.state for verdict in scenario.verdicts if verdict.cause == "data_imbalance"]
+        assert VerdictState.CANCELLED not in data
+
+
+def _congested_port(second: float, *, is_asked: bool = True) -> MetricsScenario:
+    """A job whose sequences become uneven after a minute, and one port that is congested and holds up no step.
+
+    Args:
+        second: when the port is congested from.
+        is_asked: whether the detector of causes may answer.
+    """
+    config = EngineConfig()
+    if not is_asked:
+        config = replace(config, job=replace(config.job, detectors=(PEERS, STEPS)))
+    scenario = MetricsScenario(JobShape(8, step_seconds=0.5), config, machines=MachineShape(gpu_count=1))
+    scenario.job.load = lambda rank, step, phase: _lengths(rank, step, phase) if step > 114 else 1.0
+    scenario.at(second).inject(scenario.job.raise_by, 3, "pfc_tx_packets_per_second", 5000.0)
+    scenario.at(second).inject(scenario.job.shift, 3, "rdma_bytes_per_second", 0.5)
+    return scenario
+
+
+class TestVeto:
+    def test_it_is_asked_before_a_verdict_on_a_machine_opens(self) -> None:
+        scenario = _congested_port(80)
+        scenario.want(between(85, 100), fault="degraded", cause="data_imbalance", suspects=[])
+        scenario.run(100).check()
+
+    def test_without_it_that_machine_is_accused(self) -> None:
+        scenario = _congested_port(80, is_asked=False)
+        scenario.want(between(85, 95), fault="fail_slow", suspects=["n03"])
+        scenario.run(95).check()
+
+    def test_no_answer_yet_is_no_veto_and_a_later_one_cancels(self) -> None:
+        scenario = _congested_port(70)
+        scenario.want(between(75, 85), fault="fail_slow", suspects=["n03"], state="open")
+        scenario.want(between(85, 95), suspects=["n03"], state="cancelled", reason="slowest_rank_changes")
+        scenario.want(between(85, 95), fault="degraded", cause="data_imbalance", suspects=[])
+        scenario.run(95).check()
+        assert not scenario.accused_names()

@@ -118,7 +118,7 @@ class WhatIfDetector:
             end_ns=span.last_ns,
             score=costs_ratio * (1.0 + line) / line,
             detector=DETECTOR,
-            detail={**span.detail, "costs_ratio": costs_ratio},
+            detail={**span.detail, "costs_ratio": costs_ratio, "first_end_ns": span.first_end_ns},
         )
 
     def snapshot(self) -> dict[str, bytes]:

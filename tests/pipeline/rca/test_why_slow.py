@@ -30,6 +30,7 @@ def cause(metric: str = "data_imbalance", second: float = 100.0, ratio: float = 
         "long_stage": 3,
         "stage_ratio": 0.27,
         "window_seconds": 24.0,
+        "first_end_ns": at_second(second + 24),
     }
     span = at_second(second), at_second(second + 60)
     return Anomaly(JOB, span[1], Component(ComponentKind.JOB, "job"), metric, *span, 2.0, "whatif", detail=detail)
@@ -119,8 +120,9 @@ def test_two_causes_are_two_findings_with_their_shares() -> None:
 def test_while_the_whole_job_is_slower_since_then_the_slowdown_will_tell_it() -> None:
     slower = replace(cause(), metric="step_seconds", detector="steps")
     assert add_causes([], [cause()], [slower], AS_LONG_AS_PEERS) == []
-    later = replace(slower, start_ns=at_second(400))
-    assert words(add_causes([], [cause()], [later], AS_LONG_AS_PEERS)) == [("degraded", "data_imbalance", [])]
+    for second in (125, 400):  # the first window that shows the cause ended before
+        later = replace(slower, start_ns=at_second(second))
+        assert words(add_causes([], [cause()], [later], AS_LONG_AS_PEERS)) == [("degraded", "data_imbalance", [])]
 
 
 def test_rules_of_other_detectors_do_not_see_these_anomalies() -> None:
