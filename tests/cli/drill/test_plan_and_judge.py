@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tocsin.cli.drill import report
+from tocsin.cli.drill import add_arguments, report
 from tocsin.cli.drill.board import Board, RankOrder
+from tocsin.cli.drill.command import check
 from tocsin.cli.drill.faults import KINDS, ExpectedVerdict, Target
 from tocsin.cli.drill.judge import Answer, Heard, ever_wrong, host_name, judge
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.plan import DrillPlan, make_plan
 from tocsin.cli.drill.result import DrillResult
 from tocsin.schemas.causes import CAUSES
+from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.verdicts import FaultKind as FaultWord
 
 ONSET_NS = 1_000_000_000_000
@@ -155,6 +159,36 @@ class TestPlan:
         assert {pause.phase for pause in pauses} == {"checkpoint", "evaluation"}
         assert [pause.after_step for pause in pauses] == sorted({pause.after_step for pause in pauses})
         assert all(5.0 <= pause.seconds <= 20.0 for pause in pauses)
+
+    def test_a_long_drill_strikes_as_much_later_as_it_trains_before(self) -> None:
+        plan, usual = make_plan(KINDS["slow_compute"], 1, 8, 120.0, 60.0), make_plan(KINDS["slow_compute"], 1, 8)
+
+        assert plan.onset_step - usual.onset_step == pytest.approx(120.0 / 0.19, abs=1)
+        assert (plan.rank, plan.magnitude, plan.fault_seconds) == (usual.rank, usual.magnitude, 60.0)
+        assert plan.pauses == ()
+
+    @pytest.mark.parametrize(
+        ("flags", "text"),
+        [
+            (
+                ["--kind", "kill", "--fault-minutes", "1"],
+                "--fault-minutes = 1.0: must be used with one of --kind slow_",
+            ),
+            (
+                ["--kind", "none", "--fault-minutes", "1"],
+                "--fault-minutes = 1.0: must be used with one of --kind slow_",
+            ),
+            (["--fault-minutes", "1"], "--fault-minutes = 1.0: must be used with --kind"),
+            (["--all", "--healthy-minutes", "1"], "--healthy-minutes = 1.0: must be used with --kind"),
+            (["--kind", "none", "--healthy-minutes", "-1"], "--healthy-minutes = -1.0: must be a number, 0 or more"),
+            (["--kind", "none", "--healthy-minutes", "nan"], "--healthy-minutes = nan: must be a number, 0 or more"),
+        ],
+    )
+    def test_minutes_that_a_drill_has_not_are_refused(self, flags: list[str], text: str) -> None:
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        with pytest.raises(ConfigError, match=re.escape(text)):
+            check(parser.parse_args(flags))
 
     def test_a_kind_that_strikes_says_how(self) -> None:
         for kind in KINDS.values():

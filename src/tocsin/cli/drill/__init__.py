@@ -36,8 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="M",
-        help="with --kind none: train so long, with checkpoints and evaluations",
+        help="with --kind none: train so long, with checkpoints and evaluations; with another kind: before its fault",
     )
+    text = "with a --kind that the job survives: its fault stays so long at least"
+    parser.add_argument("--fault-minutes", type=float, default=0.0, metavar="M", help=text)
     text = "make a recording of each drill below this folder: FOLDER/JOB"
     parser.add_argument("--record", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--keep", action="store_true", help="keep the work folder: logs, stderr, spools, incidents")

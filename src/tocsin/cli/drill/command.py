@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 
 from tocsin.cli.drill import report
-from tocsin.cli.drill.faults import KINDS
+from tocsin.cli.drill.faults import KINDS, DrillKind, ExpectedVerdict
 from tocsin.cli.drill.lines import PlainLines
 from tocsin.cli.drill.plan import DrillPlan, make_plan
 from tocsin.cli.drill.result import DrillResult
@@ -50,8 +51,7 @@ def check(args: argparse.Namespace) -> None:
     """
     if args.all and args.kind:
         raise ConfigError("--kind", args.kind, "left out with --all, which runs every kind")
-    if args.healthy_minutes and (args.all or args.kind != "none"):
-        raise ConfigError("--healthy-minutes", args.healthy_minutes, "used with --kind none only")
+    _check_minutes(args)
     if args.json and not args.act:
         raise ConfigError("--json", args.json, "used with --act only")
     if args.kafka and not args.act:
@@ -63,6 +63,23 @@ def check(args: argparse.Namespace) -> None:
             args.report.touch()
         except OSError as error:
             raise ConfigError("--report", str(args.report), f"a file that can be written ({error.strerror})") from error
+
+
+def _check_minutes(args: argparse.Namespace) -> None:
+    """Check the times of a long drill; raise ConfigError if they are negative, or given to a drill that has none."""
+    for name, minutes in (("--healthy-minutes", args.healthy_minutes), ("--fault-minutes", args.fault_minutes)):
+        if not 0 <= minutes < math.inf:
+            raise ConfigError(name, minutes, "a number, 0 or more")
+        if minutes and (args.all or args.act or args.kind is None):
+            raise ConfigError(name, minutes, "used with --kind, and without --all and --act")
+    if args.fault_minutes and not _stays(KINDS[args.kind]):
+        survived = " ".join(name for name, kind in KINDS.items() if _stays(kind))
+        raise ConfigError("--fault-minutes", args.fault_minutes, f"used with one of --kind {survived}")
+
+
+def _stays(kind: DrillKind) -> bool:
+    """Return whether a job goes on with a fault of this kind."""
+    return kind.wanted in {ExpectedVerdict.ACCUSE, ExpectedVerdict.EXPLAIN} and not kind.ends_job
 
 
 def _check_act(args: argparse.Namespace) -> None:
@@ -84,7 +101,7 @@ def plans_of(args: argparse.Namespace) -> list[DrillPlan]:
             for seed in range(args.seed, args.seed + args.seeds)
         ]
     kind = KINDS[args.kind or _DEFAULT_KIND]
-    return [make_plan(kind, args.seed, args.ranks, args.healthy_minutes * 60)]
+    return [make_plan(kind, args.seed, args.ranks, args.healthy_minutes * 60, args.fault_minutes * 60)]
 
 
 def _finish(args: argparse.Namespace, results: list[DrillResult], lines: PlainLines) -> int:

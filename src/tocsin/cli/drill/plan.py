@@ -6,7 +6,7 @@ import random
 import zlib
 from dataclasses import dataclass
 
-from tocsin.cli.drill.faults import DrillKind
+from tocsin.cli.drill.faults import DrillKind, Target
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.rank_config import Pause
 
@@ -32,7 +32,8 @@ class DrillPlan:
         magnitude: strength of the fault, in the kind's own unit.
         order: the fault that affected ranks inject into themselves.
         pauses: announced phases between steps.
-        healthy_seconds: how long a drill without a fault trains, 0: as long as the others.
+        healthy_seconds: how long a drill without a fault trains, and another one before its fault; 0: the usual time.
+        fault_seconds: how long a fault stays that the job survives, at least; 0: until its verdict is confirmed.
     """
 
     kind: DrillKind
@@ -44,35 +45,42 @@ class DrillPlan:
     order: OrderKind
     pauses: tuple[Pause, ...] = ()
     healthy_seconds: float = 0.0
+    fault_seconds: float = 0.0
 
     def sentence(self) -> str:
         """Return a sentence for humans that says what happens."""
         return self.kind.sentence.format(rank=self.rank, magnitude=self.magnitude)
 
 
-def make_plan(kind: DrillKind, seed: int, rank_count: int, healthy_seconds: float = 0.0) -> DrillPlan:
+def make_plan(
+    kind: DrillKind, seed: int, rank_count: int, healthy_seconds: float = 0.0, fault_seconds: float = 0.0
+) -> DrillPlan:
     """Derive a plan from kind and seed.
 
     Args:
         kind: the kind of drill.
         seed: the same seed gives the same plan.
         rank_count: number of ranks of the job.
-        healthy_seconds: for a drill without a fault: how long to train, with checkpoints and evaluations.
+        healthy_seconds: for a drill without a fault: how long to train, with checkpoints and evaluations; for another
+            one: how long to train before the fault, at the pace of an idle machine.
+        fault_seconds: how long a fault stays that the job survives, at least.
 
     Returns:
         The plan.
     """
     chance = random.Random(seed * 1_000_003 + zlib.crc32(kind.name.encode()))
+    is_struck = kind.target is not Target.NOBODY
     return DrillPlan(
         kind=kind,
         seed=seed,
         rank_count=rank_count,
         rank=chance.randrange(rank_count),
-        onset_step=chance.randint(*_ONSET_STEPS),
+        onset_step=chance.randint(*_ONSET_STEPS) + (round(healthy_seconds / _STEP_SECONDS) if is_struck else 0),
         magnitude=chance.uniform(*kind.magnitude),
         order=chance.choice(kind.orders) if kind.orders else OrderKind.NOTHING,
-        pauses=_pauses(chance, healthy_seconds) if healthy_seconds > 0 else (),
+        pauses=_pauses(chance, healthy_seconds) if healthy_seconds > 0 and not is_struck else (),
         healthy_seconds=healthy_seconds,
+        fault_seconds=fault_seconds,
     )
 
 

@@ -122,13 +122,15 @@ class DrillGround:
         self._wait_for_step(job, 1, _START_SECONDS)
         self.onlooker.started(job)
         began, cpu, first = time.monotonic(), self._cpu_seconds(), job.board.step(plan.rank)
-        self._wait_for_step(job, plan.onset_step, plan.onset_step * 0.2 + _STALL_SECONDS)
+        self._wait_for_step(job, plan.onset_step, plan.onset_step * 0.2 + _STALL_SECONDS + plan.healthy_seconds)
         elapsed = time.monotonic() - began
         step_seconds = elapsed / max(1, job.board.step(plan.rank) - first)
         cpu_cores = (self._cpu_seconds() - cpu) / elapsed
         strike = Strike(job)
         self.onlooker.struck(job, strike.onset_ns)
+        ends = time.monotonic() + plan.fault_seconds
         self._wait_for_answer(plan, job, strike.onset_ns)
+        self._wait(job, lambda: bool(job.exits), ends - time.monotonic())
         if not plan.kind.ends_job:
             self._end_in_order(job)
         strike.end()
