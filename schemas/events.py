@@ -40,6 +40,10 @@ JOB_FACT_KEYS: Final = (
     "pod_uid",
     "node_name",
 )
+MODEL: Final = "model"
+# {"flops_per_step", "parameters", "tokens_per_step", "layers", "hidden_size", "sequence_length", "world_size"}: of the
+# whole job, as its user gives them; {"rank_parameters", "rank_tokens_per_step"}: of this rank, as its hook counts them;
+# {"gpu_name", "peak_flops_per_second"}: of this rank's GPU. All are optional. At a change, and every five minutes
 BYE: Final = "bye"  # {}: a rank's hook closed in order: training is over for it
 STOPPED: Final = "stopped"  # {"pid", "edge": "begin|end", "seconds"}: the process is stopped (state T)
 PROCESS_GONE: Final = "process_gone"  # {"pid"}: it left without an exit event (nobody waits for it)

@@ -70,6 +70,7 @@ class Reason(NamedReason):
     JOB_WIDE_SLOWDOWN = "job_wide_slowdown", "All ranks slowed down together: nobody is at fault."
     NUMBERS_JUMPED = "numbers_jumped", "The job's loss or gradient norm is five times its past, on all ranks alike."
     STEPS_GROW = "steps_grow", "The job's steps became longer little by little, on all ranks alike."
+    MFU_DECLINED = "mfu_declined", "The job's FLOPs utilization fell by a tenth of its best, and nothing explains it."
     LATE_IN_STARTUP = "late_in_startup", "A host takes much longer than its peers for a stage of the job's start."
     STARTUP_SLOW_ON_ALL = (
         "startup_slow_on_all",
@@ -155,6 +156,7 @@ class Reason(NamedReason):
     )
     RECOVERED = "recovered", "What was seen has gone for as long as it took to be believed."
     NEW_NORMAL = "new_normal", "The job has been slower for so long (30 minutes) that this is its normal pace now."
+    MFU_EXPLAINED = "mfu_explained", "Another finding explains why the job's FLOPs utilization fell."
     JOB_ENDED = "job_ended", "All processes of the job are gone, or it ended in order."
     CLOSED_BY_HUMAN = "closed_by_human", "A person closed the incident; the evidence says who, and why."
     NEW_ATTEMPT = "new_attempt", "The job began a new attempt and makes steps."
@@ -193,6 +195,7 @@ class Reason(NamedReason):
         "The job does not measure phases or run operations that the detector's model was trained on.",
     )
     NO_MODEL = "no_model", "The detector speaks only with a trained model: train one (tocsin train) and announce it."
+    GPU_PEAK_UNKNOWN = "gpu_peak_unknown", "The peak FLOP/s of a GPU is in no table: the job's MFU is unknown."
     FRAME_SHAPE_MISMATCH = (
         "misfit_frame",
         "A metric frame of another size than its table says is left out (an agent of another version?).",
@@ -269,10 +272,7 @@ class ModelRefusal(NamedReason):
     TOO_LATE = "too_late", "It came when slices that it is for may have been judged."
     MISPLACED = "misplaced", "It came on a topic of a job's records."
 
-    COLLAPSED_WEIGHTS = (
-        "collapsed_weights",
-        "A network whose weights went to zero: it answers the same to everything.",
-    )
+    COLLAPSED_WEIGHTS = "collapsed_weights", "A network whose weights went to zero: it answers the same to everything."
     UNBOUNDED_WEIGHTS = "unbounded_weights", "A network whose weights grew without bound."
     COLLAPSED_FEATURES = "collapsed_features", "A network that maps everything to one point."
     COLLAPSED_SCORES = "collapsed_scores", "A network that scores all normal data the same."
@@ -296,10 +296,7 @@ class IdentityRefusal(NamedReason):
         "What it sends was sent before: a hello to another challenge, or a message of this connection once more.",
     )
     MAC_MISSING = "mac_missing", "A message without its authentication code."
-    MAC_WRONG = (
-        "mac_wrong",
-        "A message whose authentication code is not that of its bytes under this connection's key.",
-    )
+    MAC_WRONG = "mac_wrong", "A message whose authentication code is not that of its bytes under this connection's key."
     OUT_OF_ORDER = "out_of_order", "A message of this connection that others should have come before."
     HELLO_HOST = "hello_host_mismatch", "It says it is another host than the one that its credential belongs to."
     RECORD_HOST = "record_host_mismatch", "A record about another host than the one that its sender is."

@@ -27,6 +27,7 @@ from tocsin.collectors.agent.messages import (
     Exit,
     GroupList,
     Hello,
+    ModelWork,
     NotFinite,
     PhaseEdge,
     StepDone,
@@ -260,7 +261,7 @@ class AgentCore:
         elif isinstance(body, PhaseEdge):
             rank.on_phase(body, now)
             self._hook_event(datagram, now)
-        elif isinstance(body, NotFinite):
+        elif isinstance(body, NotFinite) or (isinstance(body, ModelWork) and rank.is_model_due(body, now)):
             self._hook_event(datagram, now)
         elif isinstance(body, Bye):
             self._on_bye(state, rank, datagram, now)

@@ -24,6 +24,7 @@ from tocsin.collectors.agent.messages import (
     Hello,
     InFlight,
     LastDone,
+    ModelWork,
     NotFinite,
     PhaseEdge,
     StepDone,
@@ -32,6 +33,7 @@ from tocsin.schemas.errors import DecodeError, FieldError, UnknownKindError, Ver
 from tocsin.schemas.events import ANNOUNCED_PHASES, JOB_FACT_KEYS
 from tocsin.schemas.job_key import why_reserved
 from tocsin.schemas.records import CommGroup, GroupKind, JobKey, StepRecord
+from tocsin.schemas.wire.event_payloads import MAX_WORK, MODEL_NUMBERS
 from tocsin.schemas.wire.validate import (
     INT64_MAX,
     MAX_ATTEMPT,
@@ -298,6 +300,22 @@ def _nan(fields: _Fields) -> NotFinite:
     return NotFinite(fields.integer("step", -1, MAX_STEP), fields.choice("what", ("loss", "grad_norm")), str(value))
 
 
+def _model(fields: _Fields) -> ModelWork:
+    """Read the body about a model's work and its GPU."""
+    payload: dict[str, int | float | str] = {}
+    for name in MODEL_NUMBERS:
+        value = fields.number(name)
+        if value is not None:
+            if not 0 <= value <= MAX_WORK:
+                raise FieldError(name, value, f"a number from 0 to {MAX_WORK:g}")
+            payload[name] = value
+    if (world_size := fields.integer("world_size", -1, MAX_RANKS, default=-1)) > 0:
+        payload["world_size"] = world_size
+    if gpu_name := fields.text("gpu_name", default=""):
+        payload["gpu_name"] = gpu_name
+    return ModelWork(payload)
+
+
 def _exit(fields: _Fields) -> Exit:
     """Read the body of a process's exit."""
     return Exit(
@@ -325,6 +343,7 @@ _PARSERS: Final[Mapping[str, Callable[[_Fields], Body]]] = {
     "beat": _beat,
     "phase": _phase,
     "nan": _nan,
+    "model": _model,
     "bye": lambda _: Bye(),
     "exit": _exit,
     "dump": _dump,

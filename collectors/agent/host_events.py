@@ -7,6 +7,7 @@ from typing import Final
 from tocsin.collectors.agent.messages import (
     Exit,
     Hello,
+    ModelWork,
     NotFinite,
     PhaseEdge,
 )
@@ -26,6 +27,8 @@ def hook_event(body: object) -> HostEvent:
         return HostEvent(events.HELLO, EventSource.JOB, Severity.INFO, payload)
     if isinstance(body, PhaseEdge):
         return HostEvent(events.PHASE, EventSource.JOB, Severity.INFO, {"phase": body.phase, "edge": body.edge})
+    if isinstance(body, ModelWork):
+        return HostEvent(events.MODEL, EventSource.JOB, Severity.INFO, dict(body.payload))
     if isinstance(body, NotFinite):
         payload = {"step": body.step, "what": body.what, "value": body.value}
         return HostEvent(events.NAN, EventSource.JOB, Severity.ERROR, payload)

@@ -6,6 +6,7 @@ frozen dataclass takes twice as long to create.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,6 +102,13 @@ class NotFinite:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelWork:
+    """What a rank tells of its model's work and its GPU: the payload of a ``model`` event."""
+
+    payload: Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The normal end of a hook."""
 
@@ -126,7 +134,7 @@ class DumpWritten:
     why: str
 
 
-Body = Hello | GroupList | StepDone | Beat | PhaseEdge | NotFinite | Bye | Exit | DumpWritten
+Body = Hello | GroupList | StepDone | Beat | PhaseEdge | NotFinite | ModelWork | Bye | Exit | DumpWritten
 
 
 class Datagram(NamedTuple):

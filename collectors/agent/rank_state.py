@@ -17,6 +17,7 @@ from tocsin.collectors.agent.messages import (
     Hello,
     InFlight,
     LastDone,
+    ModelWork,
     PhaseEdge,
     StepDone,
 )
@@ -32,6 +33,9 @@ ODD_RATIO: Final = 1.3
 ODD_SECONDS: Final = 0.020
 UNSEEN_NS: Final = 60 * NS_PER_SECOND
 """Time for which an invisible process counts as running after its hook's last datagram."""
+
+MODEL_AGAIN_NS: Final = 300 * NS_PER_SECOND
+"""Time after which the engine is told of a rank's model again; it may have begun without state."""
 
 
 class RecentSteps:
@@ -99,11 +103,20 @@ class RankState:
         self.last: dict[str, LastDone] = {}
         self._recent = RecentSteps()
         self._finished_step = -1
+        self._model: ModelWork | None = None
+        self._model_mono_ns = 0
 
     def spoke(self, now: Now) -> None:
         """Note a datagram's time; the first one starts the time limit for the first step."""
         self.spoke_mono_ns = now.mono_ns
         self.since_mono_ns = self.since_mono_ns or now.mono_ns
+
+    def is_model_due(self, model: ModelWork, now: Now) -> bool:
+        """Return whether the engine is to be told of the rank's model: after a change, and now and then."""
+        is_due = model != self._model or now.mono_ns - self._model_mono_ns >= MODEL_AGAIN_NS
+        if is_due:
+            self._model, self._model_mono_ns = model, now.mono_ns
+        return is_due
 
     def end(self, how: str, now: Now) -> None:
         """Note that the rank ended, by ``bye``, ``exit`` or ``gone``."""

@@ -51,6 +51,7 @@ from tocsin.collectors.hook._sender import ReplySocket, Sender
 from tocsin.collectors.hook._thread import Reporter
 from tocsin.collectors.hook._timer import PhaseContext
 from tocsin.collectors.hook._torch import module
+from tocsin.collectors.hook._work import work_of
 
 __all__ = ["Hook", "Identity", "attach", "close", "grad_norm", "init", "loss", "phase", "step"]
 
@@ -122,10 +123,21 @@ class Hook:
         except KeyError:
             raise ValueError(f"unknown phase {name!r}; there are: {', '.join(self._phases)}") from None
 
-    def attach(self, model: Any = None, optimizer: Any = None, loader: Any = None, *, collectives: bool = True) -> Any:
+    def attach(
+        self,
+        model: Any = None,
+        optimizer: Any = None,
+        loader: Any = None,
+        *,
+        collectives: bool = True,
+        **work: float,
+    ) -> Any:
         """Time a model, an optimizer and a loader, and return the wrapped loader; see the module's ``attach``."""
+        known = work_of(work, model)
         if self.recorder.inert:
             return loader
+        self.recorder.work = {**self.recorder.work, **known}
+        self.reporter.tell_work()
         if not self.recorder.timer.owner:
             self.recorder.timer.adopt()
         if model is not None:
@@ -235,7 +247,12 @@ def grad_norm(value: Any) -> None:
 
 
 def attach(
-    model: Any = None, optimizer: Any = None, loader: Iterable[Any] | None = None, *, collectives: bool = True
+    model: Any = None,
+    optimizer: Any = None,
+    loader: Iterable[Any] | None = None,
+    *,
+    collectives: bool = True,
+    **work: float,
 ) -> Any:
     """Time a plain PyTorch loop; return a wrapper of the loader, to iterate over in its place.
 
@@ -249,8 +266,15 @@ def attach(
             with ``step``.
         collectives: whether to record the calls of ``torch.distributed``. Call ``attach`` after ``init_process_group``,
             and write ``dist.all_reduce(...)``; names imported before are not recorded.
+        **work: what the model needs, for its FLOPs utilization (docs/mfu.md): ``flops_per_step`` of the whole job; or
+            ``parameters`` and ``tokens_per_step`` of the whole job, with ``layers hidden_size sequence_length`` for
+            the attention; ``peak_flops_per_second`` of this rank's GPU. What is not given is counted where it can be.
+
+    Raises:
+        TypeError: a keyword is unknown, or its value is no number.
+        ValueError: a keyword's value is negative or not finite.
     """
-    return _training_hook().attach(model, optimizer, loader, collectives=collectives)
+    return _training_hook().attach(model, optimizer, loader, collectives=collectives, **work)
 
 
 def close() -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from threading import get_ident
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ class Recorder:
         explicit: the script marks its steps itself, so the loader's iterations are no steps.
         blocked: thread id -> the operation in which it waits.
         completed: operations that finished since the last step's end, only the newest ones.
+        work: what is known of the model's work and the GPU (``_work``); replaced as a whole.
         wall_offset_ns: difference from ``perf_counter_ns`` to Unix time.
     """
 
@@ -77,6 +79,7 @@ class Recorder:
         "step_start",
         "timer",
         "wall_offset_ns",
+        "work",
     )
 
     def __init__(self, identity: Identity, sender: Sender) -> None:
@@ -92,6 +95,7 @@ class Recorder:
         self.blocked: dict[int, Operation] = {}
         self.completed: deque[Operation] = deque(maxlen=MAX_COLLECTIVES)
         self.losses = LossWatch()
+        self.work: Mapping[str, float | str] = {}
         self.wall_offset_ns = time.time_ns() - _now_ns()
         self._depth = 0
         self._measured = [False] * len(NAMES)

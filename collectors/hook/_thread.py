@@ -129,7 +129,7 @@ class Reporter:
             self._sent_at["groups"] = now - GROUPS_NS  # a new agent knows no groups
 
     def _say_hello(self) -> None:
-        """Send the hello datagram."""
+        """Send the hello datagram, and what is known of the model's work."""
         who = self._recorder.identity
         self._recorder.send(
             "hello",
@@ -145,6 +145,12 @@ class Reporter:
             hook_version=HOOK_VERSION,
             **scheduler_facts(),
         )
+        self.tell_work()
+
+    def tell_work(self) -> None:
+        """Send what is known of the model's work."""
+        if work := self._recorder.work:
+            self._recorder.send("model", world_size=self._recorder.identity.world_size, **work)
 
     def _look_at_groups(self, now: int) -> None:
         """Send the group datagram after a change and periodically."""

@@ -18,6 +18,7 @@ from tocsin.pipeline.rca.evidence.silence import silent_hosts
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.job_signs import JobSigns
+from tocsin.pipeline.rca.mfu_decline import MfuDecline, split_declines
 from tocsin.pipeline.rca.rules.learned import NOTHING_LEARNED, LearnedEvidence, accused_alone, supported
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics
 from tocsin.pipeline.rca.rules.slow import tells_later
@@ -69,6 +70,7 @@ class Diagnose:
         self._hardware_causes = HardwareCauses(config.hardware, self._trackers.hardware)
         self._returned = ReturnedHosts()
         self._signs = JobSigns(config.signs, graph)
+        self._mfu_decline = MfuDecline()
 
     def follow(self, older: Diagnose) -> None:
         """Take over what the attempt before this one knows and this attempt may meet again.
@@ -95,6 +97,7 @@ class Diagnose:
             learned: anomalies of learned detectors.
         """
         causes, anomalies = split_causes(anomalies)
+        declines, anomalies = split_declines(anomalies)
         self._trackers.take(data)
         silent = silent_hosts(self._graph, data.end_ns, self._config.silence)
         self._stopped_job.analyse_waits(data.end_ns, pace, silent)
@@ -121,7 +124,8 @@ class Diagnose:
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
         found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs)
         found = with_costs(self._graph, found, pace, data.end_ns)
-        return Diagnosis(tuple(add_causes(found, causes, evidence.steps, pace)), tuple(evidence.reasons))
+        explained = add_causes(found, causes, evidence.steps, pace)
+        return Diagnosis(self._mfu_decline.add(explained, declines, evidence.steps), tuple(evidence.reasons))
 
     def _add_standstill(
         self, findings: list[Finding], evidence: SliceEvidence, exit_reason: Reason | None
@@ -235,6 +239,7 @@ class Diagnose:
             **self._signs.snapshot(),
             "belied": pack_state(self._stopped_job.belied.to_state()),
             "returned": pack_state(self._returned.to_state()),
+            "mfu_decline": pack_state(self._mfu_decline.to_state()),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
@@ -244,6 +249,7 @@ class Diagnose:
         self._signs.restore(parts)
         self._stopped_job.belied.load_state(unpack_state(parts, "belied"))
         self._returned.load_state(unpack_state(parts, "returned"))
+        self._mfu_decline.load_state(unpack_state(parts, "mfu_decline"))
 
 
 def _merge_dump(findings: list[Finding], dumped: Finding | None) -> list[Finding]:

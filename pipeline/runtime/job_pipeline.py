@@ -20,6 +20,9 @@ from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.align import Align, AlignedHealth
 from tocsin.pipeline.detect.learned.config import LearnedConfig
 from tocsin.pipeline.detect.learned.detectors import LearnedDetectors
+from tocsin.pipeline.detect.mfu.config import MfuConfig
+from tocsin.pipeline.detect.mfu.detector import DETECTOR as MFU
+from tocsin.pipeline.detect.mfu.detector import MfuDetector
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
@@ -80,6 +83,7 @@ class JobConfig:
         detectors: detectors whose anomalies are passed to ``diagnose``; a backtest may select a single one.
         steps: settings of the step detector.
         whatif: settings of the detector of causes that name no machine.
+        mfu: settings of the detector of model FLOPs utilization.
         peers: settings of the peer detector.
         learned: which learned detectors run beside them, and what their anomalies may do.
         diagnose: settings of root-cause analysis.
@@ -88,9 +92,10 @@ class JobConfig:
         groups: bounds on the communication groups that one host may announce.
     """
 
-    detectors: tuple[str, ...] = (PEERS, STEPS, WHATIF)
+    detectors: tuple[str, ...] = (PEERS, STEPS, WHATIF, MFU)
     steps: StepsConfig = field(default_factory=StepsConfig)
     whatif: WhatIfConfig = field(default_factory=WhatIfConfig)
+    mfu: MfuConfig = field(default_factory=MfuConfig)
     peers: PeersConfig = field(default_factory=PeersConfig)
     learned: LearnedConfig = field(default_factory=LearnedConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
@@ -147,12 +152,14 @@ class JobPipeline:
         self.rank_filter = RankFilter(config.rank_filter, self.graph.is_at_work)
         self.steps = StepDetector(config.steps, self.graph)
         self.whatif = WhatIfDetector(config.whatif, self.graph)
+        self.mfu = MfuDetector(config.mfu, self.graph)
         self.align = Align()
         self._tables = TableBook(is_played=config.rank_filter.is_played)
         self.peers = PeerDetector(config.peers, self.graph)
         self.learned = LearnedDetectors(config.learned, self.graph, self.models.choose, self._timed)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job, self.graph)
+        self._operators = (self.whatif, self.mfu, self.align, self.peers, self.learned, self.diagnose, self.decide)
         self._detectors = config.detectors
         self._silence = config.diagnose.silence
         self.abstained: Counter[str] = Counter()
@@ -223,8 +230,9 @@ class JobPipeline:
         self.learned.on_slice(fast)
         with self._timed(STEPS):
             by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
-        with self._timed(WHATIF):
-            by[WHATIF] = self.whatif.on_steps(fast, self.steps.window, self.steps.judged_count)
+        for name, detector in ((WHATIF, self.whatif), (MFU, self.mfu)):
+            with self._timed(name):
+                by[name] = detector.on_steps(fast, self.steps.window, self.steps.judged_count)
         anomalies = [anomaly for name, found in by.items() if name in self._detectors for anomaly in found]
         with self._timed("diagnose"):
             learned = LearnedEvidence(self.learned.anomalies, self.learned.accusers)
@@ -371,7 +379,7 @@ class JobPipeline:
             **self.graph.snapshot(),
         }
         parts.update(self.steps.snapshot(known))
-        for operator in (self.whatif, self.align, self.peers, self.learned, self.diagnose, self.decide):
+        for operator in self._operators:
             parts.update(operator.snapshot())
         return parts
 
@@ -388,5 +396,5 @@ class JobPipeline:
         self.rank_filter.restore(parts)
         self.graph.restore(parts)
         self.graph.contested = self.rank_filter.contested
-        for operator in (self.steps, self.whatif, self.align, self.peers, self.learned, self.diagnose, self.decide):
+        for operator in (self.steps, *self._operators):
             operator.restore(parts)

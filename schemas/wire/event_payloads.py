@@ -30,6 +30,8 @@ MAX_TEXT_CHARACTERS: Final = 1_000_000
 MAX_FACT_CHARACTERS: Final = 256
 """Most characters of a version or an id; the memory of a fleet's facts is bounded by it."""
 MAX_WORDS: Final = 1_000
+MAX_WORK: Final = 1e30
+"""Most operations, parameters or tokens of a step; a step of 10^30 operations takes a million GPUs a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ NUMBER: Final = _numbers(-INT64_MAX, INT64_MAX, "a number of at most 64 bit")
 SECONDS: Final = _numbers(-MAX_SECONDS, MAX_SECONDS, f"a number of seconds, at most {MAX_SECONDS:g}")
 STEP: Final = _numbers(-1, MAX_STEP, f"a number from -1 to {MAX_STEP}")
 WORLD: Final = _numbers(-1, MAX_RANKS, f"a number from -1 to {MAX_RANKS}")
+WORK: Final = _numbers(0, MAX_WORK, f"a number from 0 to {MAX_WORK:g}")
 WORD: Final = Rule(_is_word, f"a text of at most {MAX_NAME_BYTES} characters, or null")
 TEXT: Final = Rule(
     lambda value: type(value) is str and len(value) <= MAX_TEXT_CHARACTERS,
@@ -82,6 +85,18 @@ FLAG: Final = Rule(lambda value: type(value) in (bool, int) and value in (0, 1),
 WORDS: Final = Rule(_are_words, f"a list of at most {MAX_WORDS} texts, or null")
 SCALAR: Final = Rule(lambda value: _is_word(value) or is_number(value), "a text, a number, or null")
 
+MODEL_NUMBERS: Final = (
+    "flops_per_step",
+    "parameters",
+    "tokens_per_step",
+    "layers",
+    "hidden_size",
+    "sequence_length",
+    "rank_parameters",
+    "rank_tokens_per_step",
+    "peak_flops_per_second",
+)
+"""Payload keys of a ``model`` event that hold numbers."""
 _GPU: Final = {"uuid": WORD, "pci": WORD, "at_start": FLAG}
 
 RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
@@ -117,6 +132,7 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     events.HOST_FACTS: {"booted_ns": TIME, **dict.fromkeys(("boot_id", "kernel", "driver", "firmware"), FACT)},
     events.HELLO: {"world_size": WORLD, **dict.fromkeys(events.JOB_FACT_KEYS, FACT)},
+    events.MODEL: {"world_size": WORLD, "gpu_name": FACT, **dict.fromkeys(MODEL_NUMBERS, WORK)},
     events.STOPPED: {"edge": WORD, "seconds": SECONDS, "stopped_ratio": NUMBER},
     events.STALL: {
         "edge": WORD,

@@ -62,6 +62,16 @@ class EngineQueries:
                 (one.fault, one.state) for pipeline in self._jobs.pipelines.values() for one in pipeline.decide.live
             )
 
+    def mfu_ratios(self) -> dict[JobKey, float]:
+        """Return the model FLOPs utilization of the newest steps of each running attempt that has one."""
+        with self._lock:
+            found = {
+                job: pipeline.mfu.utilization(self._now_ns or 0)
+                for job, pipeline in self._jobs.pipelines.items()
+                if not pipeline.is_superseded and not pipeline.graph.ended()
+            }
+            return {job: one.mfu_ratio for job, one in found.items() if one is not None and one.mfu_ratio is not None}
+
     def pipeline(self, job: JobKey) -> JobPipeline | None:
         """Return an attempt's operators, for taps to look at; None: the attempt is not known."""
         return self._jobs.pipelines.get(job)

@@ -9,6 +9,7 @@ from tocsin.pipeline.job.facts import RankFacts
 from tocsin.pipeline.runtime.job_changes import changes_of_job
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.schemas.plain_objects import plain_object
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, JobKey
 
 
@@ -36,6 +37,7 @@ def status_of(
         "superseded": pipeline.is_superseded,
         "max_step": graph.max_step,
         "step_seconds": step_seconds,
+        "mfu": _mfu_status(pipeline, now_ns),
         "groups": len(graph.groups),
         "hook_present": any(host.hook_present for host in graph.hosts.values()) or bool(graph.ranks),
         "host_count": len(hosts),
@@ -51,6 +53,21 @@ def status_of(
         "learned": pipeline.learned.status(),
         "verdicts": [verdict.to_line() for verdict in pipeline.decide.live],
     }
+
+
+def _mfu_status(pipeline: JobPipeline, now_ns: int) -> dict[str, Any] | None:
+    """Return the model FLOPs utilization of a job's newest steps; None where the model's operations are unknown."""
+    found = pipeline.mfu.utilization(now_ns)
+    if found is None:
+        return None
+    state: dict[str, Any] = {
+        "mfu_ratio": found.mfu_ratio,
+        "best_ratio": found.best_ratio,
+        "flops_per_second": found.flops_per_second,
+    }
+    if found.mfu_ratio is None:
+        state |= {"reason": Reason.GPU_PEAK_UNKNOWN.value, "gpu": found.gpu_without_peak}
+    return state
 
 
 def _hosts_status(

@@ -20,6 +20,8 @@ _CONNECTIONS: Final = (
     ("not_accepted", "accept_failures"),
 )
 """Outcome of a connection, and the listener's counter of it."""
+_MOST_ATTEMPTS: Final = 100
+"""Attempts of one family on the metrics page."""
 _STANDING: Final = (VerdictState.OPEN, VerdictState.CONFIRMED)
 
 
@@ -33,6 +35,7 @@ def families_of(service: EngineService) -> list[Family]:
         *_intake(service),
         *_work(service),
         _open_incidents(service),
+        _mfu(service),
         *incident_families(service.standing_verdicts(), silence=lambda one: _silence(service, one)),
         *_state(service),
         *_gauges(service),
@@ -123,6 +126,16 @@ def _open_incidents(service: EngineService) -> Family:
         for state in _STANDING
     )
     return Family("tocsin_open_incidents", "gauge", "Incidents that stand now, by fault and state.", tuple(samples))
+
+
+def _mfu(service: EngineService) -> Family:
+    """Return the model FLOPs utilization of running attempts, at most ``_MOST_ATTEMPTS``, the lowest first."""
+    lowest = sorted(service.engine.mfu_ratios().items(), key=lambda entry: (entry[1], entry[0]))[:_MOST_ATTEMPTS]
+    samples = (
+        Sample({"cluster": job.cluster, "job": job.job_id, "attempt": str(job.attempt)}, ratio) for job, ratio in lowest
+    )
+    text = "Model FLOPs utilization of the newest steps of running attempts whose model and GPUs are known."
+    return Family("tocsin_mfu_ratio", "gauge", text, tuple(samples))
 
 
 def _gauges(service: EngineService) -> list[Family]:

@@ -197,6 +197,7 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
         f"  hook      {_HOOK[bool(job['hook_present'])]}",
         f"  groups    {job['groups']} communication groups known",
         f"  step      {job['step_seconds'] * 1e3:.0f} ms",
+        *_mfu_lines(job.get("mfu")),
     ]
     lines += [_host_line(name, facts) for name, facts in hosts.items() if _is_odd(facts)]
     lines += _abstention_lines(job["abstained"])
@@ -207,6 +208,18 @@ def describe(job: dict[str, Any], connected: list[str]) -> list[str]:
     if not job["verdicts"]:
         lines.append("  verdict   none: nothing is wrong that could be seen")
     return lines
+
+
+def _mfu_lines(mfu: dict[str, Any] | None) -> list[str]:
+    """Return the line about the model FLOPs utilization; none where the job does not tell its model's operations."""
+    if mfu is None:
+        return []
+    tera = f"each GPU does {mfu['flops_per_second'] / 1e12:.3g} TFLOP/s of the model's work"
+    if mfu["mfu_ratio"] is None:
+        gpu = f"the peak of {mfu['gpu']!r} is in no table" if mfu["gpu"] else "no rank tells its GPU"
+        return [f"  mfu       unknown ({mfu['reason']}): {gpu}; {tera}"]
+    best = "" if mfu["best_ratio"] is None else f", the best level was {100 * mfu['best_ratio']:.1f} %"
+    return [f"  mfu       {100 * mfu['mfu_ratio']:.1f} %{best}; {tera}"]
 
 
 def _is_odd(facts: dict[str, Any]) -> bool:

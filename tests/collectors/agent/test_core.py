@@ -174,6 +174,23 @@ def test_a_nan_an_announced_phase_and_a_bye_are_events_at_once(bench: Bench) -> 
     assert events(found, "nan")[0].payload == {"step": 3, "what": "loss", "value": "nan"}
 
 
+def test_a_model_is_an_event_after_a_change_and_every_five_minutes(bench: Bench) -> None:
+    bench.hello()
+    for tokens in (8.0, 8.0, 16.0):
+        bench.hook("model", parameters=7e9, tokens_per_step=tokens, world_size=2, gpu_name="NVIDIA H100 NVL")
+    found = events(bench.runs(301), "model")
+    bench.hook("model", parameters=7e9, tokens_per_step=16.0, world_size=2, gpu_name="NVIDIA H100 NVL")
+    found += events(bench.take(), "model")
+
+    assert [one.payload["tokens_per_step"] for one in found] == [8.0, 16.0, 16.0]
+    assert found[0].payload == {
+        "parameters": 7e9,
+        "tokens_per_step": 8.0,
+        "world_size": 2,
+        "gpu_name": "NVIDIA H100 NVL",
+    }
+
+
 # --- clocks --------------------------------------------------------------------------------------
 
 

@@ -114,6 +114,10 @@ def test_a_wrong_value_is_named(field: str, keys: dict[str, Any]) -> None:
         ("hello", "local_rank", {"pid": 1, "local_rank": 2**31 - 1}),
         ("hello", "gpu", {"pid": 1, "gpu": 128}),
         ("hello", "pp", {"pid": 1, "pp": 32_768}),
+        ("model", "flops_per_step", {"flops_per_step": 1e31}),
+        ("model", "parameters", {"parameters": -1}),
+        ("model", "layers", {"layers": "nan"}),
+        ("model", "gpu_name", {"gpu_name": 7}),
         ("nan", "step", {"step": 2**62, "what": "loss", "value": "nan"}),
         ("groups", "groups[0].ranks", {"groups": [{"comm_id": "w", "kind": "dp", "ranks": [1_000_000]}]}),
         ("groups", "groups[0].ranks", {"groups": [{"comm_id": "w", "kind": "dp", "ranks": [3, 3]}]}),
@@ -192,7 +196,7 @@ KEYS = ["v", "t", "job", "rank", "ts", "step", "dur", "coll", "inflight", "last"
 
 
 @given(
-    st.sampled_from(["hello", "groups", "step", "beat", "phase", "nan", "bye", "exit", "dump"]),
+    st.sampled_from(["hello", "groups", "step", "beat", "phase", "nan", "model", "bye", "exit", "dump"]),
     st.dictionaries(st.sampled_from(KEYS), json_values, max_size=4),
 )
 def test_whatever_comes_is_read_or_refused(kind: str, changed: dict[str, Any]) -> None:
@@ -244,6 +248,7 @@ VALID: list[tuple[str, dict[str, Any]]] = [
     ),
     ("phase", {"phase": "checkpoint", "edge": "begin"}),
     ("nan", {"step": 3, "what": "loss", "value": "nan"}),
+    ("model", {"flops_per_step": 3e21, "world_size": 8, "gpu_name": "NVIDIA H100 80GB HBM3"}),
     ("bye", {}),
     ("exit", {"pid": 1, "code": -9, "signal": 9, "stderr_tail": "x"}),
     ("dump", {"path": "/d", "request_id": "r", "why": "probe"}),
