@@ -45,6 +45,8 @@ ONLINE_PAIRS = (
 TRACE_PAIRS = ((STAGE, MACHINE), (STAGE, DATA), (STAGE, JITTER), (DATA, MACHINE), (STAGE, COMMUNICATION))
 LOWEST_SHARE = 0.05
 HOSTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+MOST_RANKS = 128
+"""Large jobs have fewer GPUs in a host, so that a case takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +128,14 @@ def _wanted(draw: np.random.Generator, high: float) -> float:
 def _layout(draw: np.random.Generator, way: str, words: Sequence[str], sizes: Sequence[int]) -> Layout | None:
     """Sizes of a job in which these causes can be."""
     hosts = int(draw.choice(sizes))
-    gpus = int(draw.choice((8, 8, 8, 4) if hosts <= 16 else (8, 4, 4, 4)))
+    gpus = min(int(draw.choice((8, 8, 8, 4))), MOST_RANKS // hosts)
     tp = int(draw.choice([size for size in (1, 2, 4, 8) if size <= gpus]))
     pp = int(draw.choice((1, 2, 4, 8)))
     ranks = hosts * gpus
     if ranks % (tp * pp) or ranks // (tp * pp) < 2:
         return None
     microbatches = int(draw.choice((4, 8, 12, 16))) if pp > 1 else int(draw.choice((1, 2, 4, 8)))
-    steps = int(draw.integers(24, 41)) if way == "trace" else int(draw.integers(72, 109))
+    steps = int(draw.integers(24, 41)) if way == "trace" else int(draw.integers(60, 91))
     layout = Layout(ranks // (tp * pp), pp, tp, gpus, max(microbatches, pp), steps)
     spread_stage = layout.dp * layout.tp > layout.gpus_per_host
     if STAGE in words and (pp == 1 or not spread_stage):
