@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tocsin.schemas.job_key import JobKey
+from tocsin.schemas.kinds import GroupKind
 from tocsin.schemas.operator_notes import Feedback, Maintenance
 from tocsin.schemas.verdicts import ActionKind
 
@@ -231,6 +232,19 @@ class AttemptChange:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupHosts:
+    """The hosts of one communication group.
+
+    Attributes:
+        kind: kind of the group.
+        hosts: its hosts.
+    """
+
+    kind: GroupKind
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobFacts:
     """What is known of the running attempt of a job.
 
@@ -245,6 +259,8 @@ class JobFacts:
         changes: what was changed about the attempt (engine); of one kind and machine the latest time counts.
         slurm_restart_count: how often Slurm had requeued the job when this attempt began, None if it is not known.
         is_over: whether this attempt has ended: it uses no machine any more.
+        spare_hosts: names of machines that can take the place of another, empty if the sender does not know them.
+        groups: the data- and pipeline-parallel groups of this attempt (engine), empty if they are not known.
     """
 
     job: JobKey
@@ -257,6 +273,8 @@ class JobFacts:
     changes: tuple[AttemptChange, ...] = ()
     slurm_restart_count: int | None = None
     is_over: bool = False
+    spare_hosts: tuple[str, ...] = ()
+    groups: tuple[GroupHosts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

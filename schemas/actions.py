@@ -114,6 +114,8 @@ class Action:
         lease_ns: from this time on another executor may claim it, 0 = nobody holds it.
         parameters: settings of the kind, by name.
         detail: one sentence about the state for people, "" = none.
+        spares: free machines that could take the place of an evicted one, the best first; advice that an executor may
+            use or leave; empty where spares, their minipods or the job's groups are not known.
     """
 
     action_id: str
@@ -137,6 +139,7 @@ class Action:
     lease_ns: int = 0
     parameters: tuple[Parameter, ...] = ()
     detail: str = ""
+    spares: tuple[str, ...] = ()
 
     def may_begin(self, executor: str, now_ns: int) -> bool:
         """Return whether an executor may make the first change to the target at this time."""

@@ -42,6 +42,7 @@ class JobCapacity:
         ts_ns: when it was read.
         spare_count: number of machines that can take the place of another, None: not said.
         may_shrink: whether the job can go on with fewer machines, None: not said.
+        spare_hosts: names of machines that can take the place of another, empty: not said.
     """
 
     cluster: str
@@ -49,6 +50,7 @@ class JobCapacity:
     ts_ns: int
     spare_count: int | None = None
     may_shrink: bool | None = None
+    spare_hosts: tuple[str, ...] = ()
 
 
 class FactBook:
@@ -110,7 +112,7 @@ class FactBook:
         is_taken = self._take_capacity(told)
         is_same = known is not None and told.job.attempt == known.job.attempt
         changes = _latest(known.changes if known is not None and is_same else (), told.changes)
-        told = replace(told, spare_count=None, may_shrink=None, changes=changes)
+        told = replace(told, spare_count=None, may_shrink=None, spare_hosts=(), changes=changes)
         if known is not None and is_same:
             if told.ts_ns < known.ts_ns:
                 self._jobs[key] = replace(known, changes=changes)
@@ -122,6 +124,7 @@ class FactBook:
                 pods=told.pods or known.pods,
                 slurm_restart_count=_first_known(told.slurm_restart_count, known.slurm_restart_count),
                 is_over=told.is_over or known.is_over,
+                groups=told.groups or known.groups,
             )
         self._put(self._jobs, key, told)
         return True
@@ -130,10 +133,11 @@ class FactBook:
         """Take spares and whether a job can shrink, if either is told; return whether it is not older than before."""
         key = told.job.cluster, told.job.job_id
         known = self._capacities.get(key)
-        is_silent = told.spare_count is None and told.may_shrink is None
+        is_silent = told.spare_count is None and told.may_shrink is None and not told.spare_hosts
         if is_silent or (known is not None and told.ts_ns < known.ts_ns):
             return False
-        self._put(self._capacities, key, JobCapacity(*key, told.ts_ns, told.spare_count, told.may_shrink))
+        capacity = JobCapacity(*key, told.ts_ns, told.spare_count, told.may_shrink, told.spare_hosts)
+        self._put(self._capacities, key, capacity)
         return True
 
     def take_check(self, cluster: str, host: str, ts_ns: int) -> bool:

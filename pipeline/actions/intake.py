@@ -11,9 +11,10 @@ from tocsin.pipeline.actions.desk import Desk
 from tocsin.pipeline.actions.guards.guard import GuardOutcome
 from tocsin.pipeline.actions.ladder import Proposal
 from tocsin.pipeline.actions.reasons import ActionReason
+from tocsin.pipeline.actions.spare_advice import ranked_spares
 from tocsin.pipeline.actions.tracked import TrackedAction, slim, tracked_from
 from tocsin.schemas.action_states import ActionState
-from tocsin.schemas.actions import MAX_MACHINES, REMOVING_KINDS, Action, action_id_of
+from tocsin.schemas.actions import MAX_MACHINES, REMOVING_KINDS, Action, ActionTarget, action_id_of
 from tocsin.schemas.verdicts import ActionKind, ComponentKind, Verdict, VerdictState
 
 _CLOSED: Final = frozenset({VerdictState.CANCELLED, VerdictState.EXPIRED, VerdictState.RESOLVED})
@@ -120,8 +121,15 @@ class ProposalIntake:
             reason="",
             changed_ns=now_ns,
             parameters=proposal.parameters,
+            spares=self._spares(proposal, target, now_ns),
         )
         return tracked_from(proposal, action)
+
+    def _spares(self, proposal: Proposal, target: ActionTarget, now_ns: int) -> tuple[str, ...]:
+        """Return the spares for an eviction, the best first; none for other kinds."""
+        if proposal.kind is not ActionKind.EVICT:
+            return ()
+        return ranked_spares(self._desk.facts, target, now_ns - ns(self._desk.config.job_silence_seconds))
 
     def _put(self, tracked: TrackedAction, now_ns: int) -> None:
         """Open an action, unless it is known or is forgotten after an executor had it."""

@@ -107,7 +107,7 @@ def _drawn(draw: np.random.Generator, seed: int, way: str, reason: str, sizes: S
     struck = [cause for cause in found if cause is not None]
     if len(struck) < len(words):
         return None
-    healthy = _healthy(draw, layout, every_rank)
+    healthy = healthy_work(draw, layout, every_rank=every_rank)
     since = max((cause.since for cause in struck), default=0)
     high = 0.6 if len(words) == 1 else 0.35
     magnitudes = [_magnitude(healthy, cause, since, _wanted(draw, min(high, cause.most_share))) for cause in struck]
@@ -171,7 +171,7 @@ def _cause(
     return changing(draw, layout, whole_trace=whole_trace)
 
 
-def _healthy(draw: np.random.Generator, layout: Layout, every_rank: bool) -> Work:
+def healthy_work(draw: np.random.Generator, layout: Layout, *, every_rank: bool) -> Work:
     """A job with ordinary noise: kernels, hosts, stages and links that differ by a percent or two, short pauses."""
     steps, microbatches, pp, dp, tp = layout.steps, layout.microbatches, layout.pp, layout.dp, layout.tp
     step_seconds, traffic = float(draw.uniform(1.0, 3.0)), float(draw.uniform(0.06, 0.25))

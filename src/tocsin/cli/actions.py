@@ -93,6 +93,10 @@ def _print_one(answer: Mapping[str, Any], *, is_json: bool) -> None:
     for machine in action["target"]["machines"]:
         known = [f"{name} {machine[name]}" for name in _INCARNATION if machine.get(name)]
         print(plain(f"  machine {machine['host']}" + (f" ({', '.join(known)})" if known else "")))
+    spares = action.get("spares") or []
+    if spares:
+        more = f" and {len(spares) - 8} more" if len(spares) > 8 else ""
+        print(plain(f"  spares, the best first: {' '.join(spares[:8])}{more}"))
     print(plain(f"  may be begun until {_moment(action['deadline_ns'])}"))
     for one in history:
         print(plain(f"  {_moment(one['changed_ns'])}  {one['state']}: {_why(one)}"))

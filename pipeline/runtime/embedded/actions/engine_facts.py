@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from tocsin.pipeline.runtime.embedded.actions.group_facts import GroupFacts
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine
 from tocsin.pipeline.runtime.job_changes import changes_of_job
 from tocsin.schemas.action_events import ActionEvent, JobFacts, MachineFacts
@@ -30,6 +31,7 @@ class EngineFacts:
         self._of_agents = told
         self._looked_ns = -_LOOK_NS
         self._told: dict[tuple[str, str], ActionEvent] = {}
+        self._groups = GroupFacts()
         self._running: frozenset[JobKey] = frozenset()
         """The attempts that ran at the last look."""
 
@@ -62,6 +64,10 @@ class EngineFacts:
             for host, (leaf, minipod) in sorted(placement.switches_of_hosts().items()):
                 known = MachineFacts(job.cluster, host, now_ns, leaf=leaf, minipod=minipod)
                 yield from self._if_new((job.cluster, f"host {host}"), known)
+            groups = self._groups.of(job, placement)
+            if groups:
+                fact = JobFacts(job, now_ns, groups=groups)
+                yield from self._if_new((job.cluster, f"groups {job.job_id}"), fact)
 
     def _changes(self, now_ns: int) -> Iterator[ActionEvent]:
         """Yield the hosts and changes of running attempts: an action of this second has to know them."""
