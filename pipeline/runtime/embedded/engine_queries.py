@@ -15,7 +15,7 @@ from tocsin.pipeline.runtime.history import JobHistory
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import IDLE_JOB_ID, JobKey
+from tocsin.schemas.records import IDLE_JOB_ID, CommGroup, JobKey, RankPlace
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 
 
@@ -129,6 +129,16 @@ class EngineQueries:
         """Return the hosts of running jobs that were heard within this time before the newest tick."""
         with self._lock:
             return expected_hosts(self._jobs.pipelines.values(), (self._now_ns or 0) - within_ns)
+
+    def places(self, job_id: str) -> tuple[JobKey, tuple[RankPlace, ...], tuple[CommGroup, ...]] | None:
+        """Return the newest attempt of a job, the places of its ranks, ascending, and its groups; None: not known."""
+        with self._lock:
+            attempts = [job for job in self._jobs.pipelines if job.job_id == job_id]
+            if not attempts:
+                return None
+            newest = max(attempts, key=lambda job: job.attempt)
+            graph = self._jobs.pipelines[newest].graph
+            return newest, tuple(graph.places[rank] for rank in sorted(graph.places)), tuple(graph.groups.values())
 
     def status(self, job_id: str | None = None) -> dict[str, Any]:
         """Return the state of the engine and its jobs as a JSON-able object.

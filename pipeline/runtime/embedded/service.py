@@ -34,6 +34,7 @@ from tocsin.pipeline.runtime.embedded.listener.listener import AgentServer, Serv
 from tocsin.pipeline.runtime.embedded.listener.readers import Answerer, incidents_answerer, jobs_answerer, page_answerer
 from tocsin.pipeline.runtime.embedded.model_file import FILE_NAME, ModelFile
 from tocsin.pipeline.runtime.embedded.model_handler import model_handler
+from tocsin.pipeline.runtime.embedded.places_handler import places_handler
 from tocsin.pipeline.runtime.embedded.recordings import Recordings
 from tocsin.pipeline.runtime.embedded.recovery import Recovery, RecoveryConfig, ReplayFunctions
 from tocsin.pipeline.runtime.embedded.service_health import ServiceHealth
@@ -174,6 +175,7 @@ class EngineService:
             "status": self._status,
             "health": self.health.answer,
             "verdicts": self._verdicts,
+            "places": places_handler(self.engine.places),
             "model": model_handler(self.engine.take_record, now_ns),
             "incident_close": close_handler(
                 self.engine.live_verdicts, self.engine.take_record, self.time.now_ns, self.server.commit
@@ -186,13 +188,7 @@ class EngineService:
         self._control.add(follower.handlers())
 
     def attach_recordings(self, recordings: Recordings) -> None:
-        """Answer requests for recordings on the control socket; ``stop`` closes the recordings.
-
-        Call it before ``start``.
-
-        Args:
-            recordings: makes the recordings.
-        """
+        """Answer requests for recordings on the control socket, from ``start`` on; ``stop`` closes them."""
         self._recordings = recordings
         self._control.add({"record": recordings.record, "record_stop": recordings.record_stop})
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tocsin.cli import placement_html, placement_text
 from tocsin.cli.limits import add_limit_arguments, read_limits_of
-from tocsin.cli.placement_input import PlacedJob, Wanted, read_cluster, read_job, read_listed_job
+from tocsin.cli.paths import add_data_argument, control_socket, data_folder
+from tocsin.cli.placement_input import PlacedJob, Wanted, read_cluster, read_job, read_listed_job, read_running_job
 from tocsin.models.placement.replacement import advise
 from tocsin.models.placement.spares import rank_spares
 from tocsin.schemas.errors import ConfigError, RecordingError
@@ -24,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="a recording; or a cluster's topology (topology.conf, scontrol show topology, topograph's graph, "
-        "kubectl get nodes -o json), with --hosts for a job on it",
+        help="a recording; the name of a job of the running engine; or a cluster's topology (topology.conf, scontrol "
+        "show topology, topograph's graph, kubectl get nodes -o json), with --hosts for a job on it",
     )
     _add_job_arguments(parser)
     _add_advice_arguments(parser)
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with a picture: now, and re-placed")
+    add_data_argument(parser)
     add_limit_arguments(parser)
 
 
@@ -76,7 +78,10 @@ def run(args: argparse.Namespace) -> int:
     """Read the placement, print what was found, and return the exit status 0."""
     _check(args)
     wanted = Wanted(args.level, args.spare, LeafLabels(*args.labels) if args.labels else None)
-    if args.file.is_dir():
+    running = None if args.file.exists() or args.hosts else _running(args, wanted)
+    if running is not None:
+        job = running
+    elif args.file.is_dir():
         job = read_job(args.file, args.topology, wanted, read_limits_of(args))
     elif args.hosts:
         job = read_listed_job(args.file, args.hosts, (args.gpus, args.tp, args.pp), wanted)
@@ -96,6 +101,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _running(args: argparse.Namespace, wanted: Wanted) -> PlacedJob:
+    """Return the job of the running engine that has this name.
+
+    Raises:
+        RecordingError: no engine runs.
+    """
+    found = read_running_job(str(args.file), control_socket(data_folder(args.data)), args.topology, wanted)
+    if found is None:
+        text = "cannot be read (No such file or directory), and no engine runs here that could know such a job"
+        raise RecordingError(str(args.file), text)
+    return found
+
+
 def _check(args: argparse.Namespace) -> None:
     """Raise ``ConfigError`` for numbers that mean nothing."""
     if not 0 <= args.alpha <= 1:
@@ -104,7 +122,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--seconds", args.seconds, "from 0 to 86400")
     if args.hosts and args.file.is_dir():
         raise ConfigError("--hosts", args.hosts, "given with a topology; a recording names its hosts")
-    if args.topology is not None and not args.file.is_dir():
+    if args.topology is not None and args.file.is_file():
         raise ConfigError("--topology", str(args.topology), "given with a recording; FILE is a topology already")
     for name in ("gpus", "tp", "pp"):
         if not 1 <= getattr(args, name) <= 1 << 20:

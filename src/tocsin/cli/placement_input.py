@@ -1,4 +1,4 @@
-"""What ``tocsin placement`` reads: a recording, or a cluster's topology with a list of hosts."""
+"""What ``tocsin placement`` reads: a recording, a running job, or a cluster's topology with a list of hosts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tocsin.models.placement.groups import (
 )
 from tocsin.pipeline.recording.job_places import JobPlaces, read_job_places
 from tocsin.pipeline.recording.limits import ReadLimits
+from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError, EngineRefusedError
 from tocsin.schemas.errors import ConfigError, RecordingError
 from tocsin.schemas.formats.cluster_topology import ClusterTopology, LeafLabels, SwitchPlace, read_topology
 from tocsin.schemas.formats.host_list import expand_host_list
 from tocsin.schemas.kinds import GroupKind
+from tocsin.schemas.records import CommGroup, RankPlace
 
 MAX_FILE_BYTES = 1 << 28
 """Largest topology file that is read; the labels of 10,000 nodes take some tens of megabytes."""
@@ -99,15 +101,56 @@ def read_job(folder: Path, topology: Path | None, wanted: Wanted, limits: ReadLi
         ConfigError: a spare is unknown or in use.
         RecordingError: the recording is wrong, or a host's switch is not known.
     """
-    recorded = read_job_places(folder, limits)
+    text = "names no data-parallel rank, and there is no groups.parquet: the groups are not known"
+    unknown = RecordingError(f"{folder.name}/topology.parquet", text, column="dp")
+    return _job(read_job_places(folder, limits), (str(folder), unknown), topology, wanted)
+
+
+def read_running_job(name: str, socket: Path, topology: Path | None, wanted: Wanted) -> PlacedJob | None:
+    """Ask the running engine where a job stands; switches that its agents do not tell are taken from the topology.
+
+    Returns:
+        None: no engine runs.
+
+    Raises:
+        FieldError: the topology is wrong.
+        ConfigError: the engine does not know the job, or a spare is unknown or in use.
+        RecordingError: no place is known yet, or a host's switch is not known.
+    """
+    try:
+        told = ControlClient(socket).call("places", job_id=name)
+    except EngineAbsentError:
+        return None
+    except EngineRefusedError as error:
+        raise ConfigError("FILE", name, f"a file, a recording, or a job of the running engine ({error})") from error
+    places = {place.rank: place for place in (RankPlace(**one) for one in told["places"])}
+    if not places:
+        raise RecordingError(f"job {name}", "no place is known yet: agents tell them every 30 s")
+    groups = tuple(CommGroup(one["comm_id"], GroupKind(one["kind"]), tuple(one["ranks"])) for one in told["groups"])
+    text = "its ranks tell no data-parallel coordinate, and no group is known"
+    source = f"job {name}", RecordingError(f"job {name}", text)
+    return _job(JobPlaces(told["job_id"], told["attempt"], places, groups), source, topology, wanted)
+
+
+def _job(recorded: JobPlaces, source: tuple[str, RecordingError], topology: Path | None, wanted: Wanted) -> PlacedJob:
+    """Join the places of a job with the switches of a topology.
+
+    Args:
+        recorded: the places.
+        source: what says them, and the error for a job whose groups are not known.
+        topology: file that names switches, None = no file.
+        wanted: what is wanted of the topology.
+    """
     known = {} if topology is None else dict(read_cluster(topology, wanted.labels).places)
     for place in recorded.places.values():
         if place.leaf or place.minipod:
             known[place.host] = SwitchPlace(place.leaf, place.minipod)
     hosts = tuple(dict.fromkeys(recorded.places[rank].host for rank in sorted(recorded.places)))
     name = f"{recorded.job_id} attempt {recorded.attempt}" if recorded.attempt else recorded.job_id
-    groups = _groups(recorded, hosts, folder)
-    return _placed(name, (hosts, len(recorded.places)), groups, known, (wanted, str(topology or folder)))
+    groups = _groups(recorded, hosts)
+    if not groups:
+        raise source[1]
+    return _placed(name, (hosts, len(recorded.places)), groups, known, (wanted, str(topology or source[0])))
 
 
 def read_listed_job(path: Path, listed: str, sizes: tuple[int, int, int], wanted: Wanted) -> PlacedJob:
@@ -135,7 +178,7 @@ def read_listed_job(path: Path, listed: str, sizes: tuple[int, int, int], wanted
     return _placed(path.name, (hosts, len(hosts) * gpus), groups, known, (wanted, str(path)))
 
 
-def _groups(recorded: JobPlaces, hosts: Sequence[str], folder: Path) -> dict[GroupKind, HostGroups]:
+def _groups(recorded: JobPlaces, hosts: Sequence[str]) -> dict[GroupKind, HostGroups]:
     """Return the recorded groups, and of the kinds that were not recorded those that the coordinates mean."""
     index = {host: at for at, host in enumerate(hosts)}
     host_of = {rank: index[place.host] for rank, place in recorded.places.items()}
@@ -154,9 +197,6 @@ def _groups(recorded: JobPlaces, hosts: Sequence[str], folder: Path) -> dict[Gro
         made = host_groups((name, members) for name, members in named if members)
         if made.names:
             found[kind] = made
-    if not found:
-        text = "names no data-parallel rank, and there is no groups.parquet: the groups are not known"
-        raise RecordingError(f"{folder.name}/topology.parquet", text, column="dp")
     return found
 
 
