@@ -30,6 +30,7 @@ from tocsin.collectors.agent.messages import (
     ModelWork,
     NotFinite,
     PhaseEdge,
+    StageEdge,
     StepDone,
 )
 from tocsin.collectors.agent.metric_slices import MetricSlices, ServedJob, Surroundings
@@ -156,6 +157,9 @@ class AgentCore:
         state = entry.state
         if entry.is_new:
             self._on_new_job(state, now)
+        if isinstance(body, StageEdge) and datagram.rank not in state.ranks:
+            self._hook_event(datagram, now)  # a rank is one by its hello: until then no step of it is overdue
+            return
         if datagram.rank < 0:  # the exit of a launcher that is no rank itself
             self._hook_event(datagram, now)
             return
@@ -247,6 +251,9 @@ class AgentCore:
     def _on_hook(self, state: JobState, rank: RankState, datagram: Datagram, sender: LocalSender, now: Now) -> None:
         """Take a message of a rank's own hook."""
         body = datagram.body
+        if isinstance(body, StageEdge):
+            self._hook_event(datagram, now)
+            return
         if isinstance(body, Hello):
             rank = self._on_hello(state, rank, datagram, body, sender, now)
         rank.spoke(now)

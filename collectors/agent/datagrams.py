@@ -27,12 +27,14 @@ from tocsin.collectors.agent.messages import (
     ModelWork,
     NotFinite,
     PhaseEdge,
+    StageEdge,
     StepDone,
 )
 from tocsin.schemas.errors import DecodeError, FieldError, UnknownKindError, VersionError
 from tocsin.schemas.events import ANNOUNCED_PHASES, JOB_FACT_KEYS
 from tocsin.schemas.job_key import why_reserved
 from tocsin.schemas.records import CommGroup, GroupKind, JobKey, StepRecord
+from tocsin.schemas.startup import Edge, StartKind, StartupStage
 from tocsin.schemas.wire.event_payloads import MAX_WORK, MODEL_NUMBERS
 from tocsin.schemas.wire.validate import (
     INT64_MAX,
@@ -290,6 +292,16 @@ def _phase(fields: _Fields) -> PhaseEdge:
     return PhaseEdge(fields.choice("phase", ANNOUNCED_PHASES), fields.choice("edge", ("begin", "end")))
 
 
+def _stage(fields: _Fields) -> StageEdge:
+    """Read the body of the begin or end of a stage of the start."""
+    return StageEdge(
+        fields.choice("stage", tuple(StartupStage)),
+        fields.choice("edge", tuple(Edge)),
+        fields.choice("start_kind", tuple(StartKind)),
+        fields.seconds("seconds"),
+    )
+
+
 def _nan(fields: _Fields) -> NotFinite:
     """Read the body about a loss or gradient norm that is not finite."""
     value = fields.values.get("value")
@@ -342,6 +354,7 @@ _PARSERS: Final[Mapping[str, Callable[[_Fields], Body]]] = {
     "step": _step,
     "beat": _beat,
     "phase": _phase,
+    "stage": _stage,
     "nan": _nan,
     "model": _model,
     "bye": lambda _: Bye(),

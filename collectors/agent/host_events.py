@@ -10,6 +10,7 @@ from tocsin.collectors.agent.messages import (
     ModelWork,
     NotFinite,
     PhaseEdge,
+    StageEdge,
 )
 from tocsin.collectors.api import HostEvent
 from tocsin.schemas import events
@@ -29,6 +30,11 @@ def hook_event(body: object) -> HostEvent:
         return HostEvent(events.PHASE, EventSource.JOB, Severity.INFO, {"phase": body.phase, "edge": body.edge})
     if isinstance(body, ModelWork):
         return HostEvent(events.MODEL, EventSource.JOB, Severity.INFO, dict(body.payload))
+    if isinstance(body, StageEdge):
+        payload = {"stage": body.stage, "edge": body.edge, "start_kind": body.start_kind}
+        if body.seconds is not None:
+            payload["seconds"] = body.seconds
+        return HostEvent(events.STAGE, EventSource.STARTUP, Severity.INFO, payload)
     if isinstance(body, NotFinite):
         payload = {"step": body.step, "what": body.what, "value": body.value}
         return HostEvent(events.NAN, EventSource.JOB, Severity.ERROR, payload)

@@ -93,6 +93,16 @@ class PhaseEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class StageEdge:
+    """The begin or end of a stage of a rank's start; ``seconds`` is how long it lasted, None if not told."""
+
+    stage: str
+    edge: str
+    start_kind: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NotFinite:
     """A loss or gradient norm that became NaN or infinite."""
 
@@ -134,7 +144,7 @@ class DumpWritten:
     why: str
 
 
-Body = Hello | GroupList | StepDone | Beat | PhaseEdge | NotFinite | ModelWork | Bye | Exit | DumpWritten
+Body = Hello | GroupList | StepDone | Beat | PhaseEdge | StageEdge | NotFinite | ModelWork | Bye | Exit | DumpWritten
 
 
 class Datagram(NamedTuple):

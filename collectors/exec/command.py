@@ -135,7 +135,7 @@ def send_exit(
     """
     message = _exit_message(job, rank, pid, returncode)
     message["stderr_tail"] = last_lines(stderr_tail.encode("utf-8", "replace"))
-    return _deliver(message, agent_sockets, PATIENCE_SECONDS)
+    return deliver(message, agent_sockets, PATIENCE_SECONDS)
 
 
 def send_worker_exit(agent_sockets: Sockets, job: tuple[str, str, int], pid: int, returncode: int, ts_ns: int) -> bool:
@@ -153,7 +153,7 @@ def send_worker_exit(agent_sockets: Sockets, job: tuple[str, str, int], pid: int
     """
     message = _exit_message(job, -1, pid, returncode)
     message.update(ts=ts_ns, of="worker")
-    return _deliver(message, agent_sockets, WORKER_PATIENCE_SECONDS)
+    return deliver(message, agent_sockets, WORKER_PATIENCE_SECONDS)
 
 
 def _exit_message(job: tuple[str, str, int], rank: int, pid: int, returncode: int) -> dict[str, object]:
@@ -170,7 +170,7 @@ def _exit_message(job: tuple[str, str, int], rank: int, pid: int, returncode: in
     }
 
 
-def _deliver(message: dict[str, object], agent_sockets: Sockets, patience_seconds: float) -> bool:
+def deliver(message: dict[str, object], agent_sockets: Sockets, patience_seconds: float) -> bool:
     """Send a message to the first socket with a listener, retrying for ``patience_seconds``.
 
     Return whether it was accepted.
@@ -285,5 +285,5 @@ def supervise(command: Sequence[str], agent_sockets: Sockets, job: tuple[str, st
         ends.close()
         message = _exit_message(job, rank, child.pid, returncode)
         message.update(of="command", stderr_tail=tail.text())
-        _deliver(message, agent_sockets, PATIENCE_SECONDS)
+        deliver(message, agent_sockets, PATIENCE_SECONDS)
     return exit_status(returncode)

@@ -48,6 +48,7 @@ from tocsin.collectors.hook._identity import Identity
 from tocsin.collectors.hook._loss import ScalerPatch
 from tocsin.collectors.hook._recorder import Recorder, Step
 from tocsin.collectors.hook._sender import ReplySocket, Sender
+from tocsin.collectors.hook._stages import StartMarks
 from tocsin.collectors.hook._thread import Reporter
 from tocsin.collectors.hook._timer import PhaseContext
 from tocsin.collectors.hook._torch import module
@@ -144,6 +145,8 @@ class Hook:
             self._handles += attach_model(model, self.recorder)
             self._backward.install()
             self._scaler.install()
+            if self.recorder.start is not None:
+                _marks.on_model()
         if optimizer is not None:
             self._handles += attach_optimizer(optimizer, self.recorder)
         if collectives:
@@ -191,6 +194,7 @@ class Hook:
 
 
 _hook: Hook | None = None
+_marks = StartMarks()
 
 
 def init(
@@ -310,11 +314,18 @@ def _start(identity: Identity, *agent_sockets: str) -> Hook:
     global _hook  # noqa: PLW0603  # one hook a process: the script has no object to pass around
     close()
     _hook = Hook(identity, *agent_sockets)
-    if os.environ.get("TOCSIN_HOOK", "").strip().lower() in OFF_WORDS or _is_loader_worker():
+    if _is_off() or _is_loader_worker():
         _hook.abandon()
     else:
         _hook.start()
+        _marks.install()
+        _marks.follow(_hook.recorder)
     return _hook
+
+
+def _is_off() -> bool:
+    """Return whether the environment switches the hook off."""
+    return os.environ.get("TOCSIN_HOOK", "").strip().lower() in OFF_WORDS
 
 
 def _is_loader_worker() -> bool:
@@ -329,5 +340,7 @@ def _after_fork_in_child() -> None:
         _hook.abandon()
 
 
+if not _is_off():
+    _marks.install()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork_in_child)

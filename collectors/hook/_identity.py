@@ -99,6 +99,16 @@ def from_environment(env: Mapping[str, str] = os.environ, script: str = "") -> I
     )
 
 
+def has_rank(env: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment names a rank; without one all processes of a job would be rank 0."""
+    return _number(env, _RANK, UNKNOWN) >= 0
+
+
+def start_kind(env: Mapping[str, str] = os.environ) -> str:
+    """Return how this process starts: ``hot`` where torchrun starts its workers again in place, else ``full``."""
+    return "hot" if _number(env, ("TORCHELASTIC_RESTART_COUNT",), 0) else "full"
+
+
 _SCHEDULER = {
     "slurm_job_id": "SLURM_JOB_ID",
     "slurm_restart_count": "SLURM_RESTART_COUNT",

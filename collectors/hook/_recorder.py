@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from threading import get_ident
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tocsin.collectors.hook._identity import Identity
 from tocsin.collectors.hook._loss import LossWatch
@@ -43,6 +43,19 @@ class Operation(NamedTuple):
     end: int = 0
 
 
+class StartListener(Protocol):
+    """What is told of the time until the first step has ended."""
+
+    def on_step_begin(self) -> None:
+        """Take that a step begins."""
+
+    def on_step_end(self) -> None:
+        """Take that a step has ended."""
+
+    def on_phase(self, name: str, edge: str) -> None:
+        """Take that an announced phase begins or ends."""
+
+
 class Recorder:
     """The state of one rank in the training process.
 
@@ -58,6 +71,7 @@ class Recorder:
         blocked: thread id -> the operation in which it waits.
         completed: operations that finished since the last step's end, only the newest ones.
         work: what is known of the model's work and the GPU (``_work``); replaced as a whole.
+        start: is told the first step, and phases before it; None afterwards.
         wall_offset_ns: difference from ``perf_counter_ns`` to Unix time.
     """
 
@@ -75,6 +89,7 @@ class Recorder:
         "losses",
         "phases",
         "sender",
+        "start",
         "step_number",
         "step_start",
         "timer",
@@ -96,6 +111,7 @@ class Recorder:
         self.completed: deque[Operation] = deque(maxlen=MAX_COLLECTIVES)
         self.losses = LossWatch()
         self.work: Mapping[str, float | str] = {}
+        self.start: StartListener | None = None
         self.wall_offset_ns = time.time_ns() - _now_ns()
         self._depth = 0
         self._measured = [False] * len(NAMES)
@@ -131,6 +147,8 @@ class Recorder:
             self.sender.dropped_count += 1
             self.completed.clear()
         self._values["loss"] = self._values["grad_norm"] = None
+        if self.start is not None:
+            self.start.on_step_end()
 
     def begin_loader_step(self) -> None:
         """End the current step and begin the next one, at a loader's ``next``; nothing if the script marks steps."""
@@ -163,6 +181,8 @@ class Recorder:
         self._depth = len(timer.stack)
         self.step_number += 1
         self.step_start = start
+        if self.start is not None:
+            self.start.on_step_begin()
 
     def _step_message(self, duration: int, totals: list[int], now: int) -> bytes:
         """Return the datagram of a finished step; durations in nanoseconds."""
@@ -245,6 +265,8 @@ class AnnouncedPhase:
 
     def __enter__(self) -> None:
         self._recorder.send("phase", phase=self._name, edge="begin")
+        if self._recorder.start is not None:
+            self._recorder.start.on_phase(self._name, "begin")
         timer = self._recorder.timer
         if not timer.owner:
             timer.adopt()
@@ -262,6 +284,8 @@ class AnnouncedPhase:
             if not self._recorder.step_start and not timer.announced:
                 timer.take(_now_ns())  # what lies between steps before a checkpoint is not the next step's
         self._recorder.send("phase", phase=self._name, edge="end")
+        if self._recorder.start is not None:
+            self._recorder.start.on_phase(self._name, "end")
 
 
 class Step:

@@ -88,16 +88,21 @@ def limit_seconds(durations: Sequence[float], config: StragglerConfig = DEFAULT)
 
 
 def stragglers(table: StageTable, now_ns: int, config: StragglerConfig = DEFAULT) -> list[Straggler]:
-    """Return the stragglers of a stage at a time, the slowest first; none before enough peers have ended."""
+    """Return the stragglers of a stage at a time, the slowest first; none before enough peers have ended.
+
+    A node that began before its peers keeps nobody waiting until it is late by the median of the begins, too.
+    """
     ended = table.node_seconds
+    begins = [span.begin_ns for span in table.spans if span.begin_ns is not None]
     known = len(ended) + len(table.open_nodes)
     if len(ended) < max(config.least_peer_count, config.ended_ratio * known):
         return []
-    limit, middle = limit_seconds(ended, config), median(ended)
+    limit, middle, begin_ns = limit_seconds(ended, config), median(ended), median(begins)
     found = [
         Straggler(span.node, table.stage, seconds, middle, limit, span.is_open, len(ended) - (not span.is_open))
         for span, seconds in _running(table, now_ns)
-        if seconds > limit and len(ended) - (not span.is_open) >= config.least_peer_count
+        if min(seconds, ((span.end_ns or now_ns) - begin_ns) / NS) > limit
+        and len(ended) - (not span.is_open) >= config.least_peer_count
     ]
     return sorted(found, key=lambda one: (-one.seconds, one.node))
 

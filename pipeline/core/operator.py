@@ -30,7 +30,7 @@ from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-STATE_VERSION = 25
+STATE_VERSION = 26
 """Version of the snapshot format; a snapshot of another version is refused.
 
 Changes by version. 2: sparse arrays, dataclasses as one table. 3: judged time, first failures, settling causes. 4:

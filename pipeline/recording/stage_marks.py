@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tocsin.models.startup.marks import mark_of
+from tocsin.models.startup.marks import marks_of
 from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.reader import json_payload, read_recording
@@ -75,11 +75,11 @@ def _marks(columns: Columns, places: Places, *, has_topology: bool) -> list[Stag
         host = hosts[row] or (places.host_of(rank, ts_ns) if has_topology else "")
         job = places.job_at(ts_ns, attempt)
         event = Event(job, host, ts_ns, max(-1, rank), EventSource.STARTUP, events.STAGE, Severity.INFO, body)
-        mark = mark_of(event)
-        if mark is None:
+        marks = marks_of(event)
+        if not marks:
             text = f"{body!r:.200}: must have a stage, and an edge that is begin or end"
             raise RecordingError(_FILE, text, column="payload", row=int(row))
-        found.append(mark)
+        found += marks
     return found
 
 

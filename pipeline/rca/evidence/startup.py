@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tocsin.models.startup.durations import StageBook, StageTable
-from tocsin.models.startup.marks import mark_of
+from tocsin.models.startup.marks import marks_of
 from tocsin.models.startup.stragglers import (
     SharedSlowness,
     StartHistory,
@@ -22,12 +22,14 @@ from tocsin.models.startup.stragglers import (
 )
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.rca.finding import Finding
+from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Event
-from tocsin.schemas.startup import SHARED_SERVICES, Edge
+from tocsin.schemas.startup import SHARED_SERVICES, Edge, StageMark
 from tocsin.schemas.verdicts import Component, ComponentKind, Evidence, FaultKind, Suspect
 
 DETECTOR = "startup"
+_ENDS = frozenset({events.EXIT, events.PROCESS_GONE, events.BYE})
 _PART = "startup"
 
 
@@ -69,20 +71,32 @@ class StartupDetector:
         """Whether a stage may be open."""
         self._told: list[_LateHost] = []
         """Late hosts that were told of lately."""
+        self._gone: set[str] = set()
+        """Hosts of which a process has ended since their last stage began."""
 
     def follow(self, older: StartupDetector) -> None:
         """Take over the history of the attempt before this one."""
         self._history.load_state(older._history.to_state())
 
     def on_event(self, event: Event) -> None:
-        """Take an event; all but those of stages are left out. A stage that begins after training is a new start."""
-        mark = mark_of(event)
-        if mark is None or not mark.node:
-            return
+        """Take an event of a stage, or the end of a process; others are left out.
+
+        A stage that begins after training is a new start. A host whose process has ended is late in nothing.
+        """
+        if event.name in _ENDS and self._has_open:
+            self._gone.add(event.host)
+        for mark in marks_of(event):
+            if mark.node:
+                self._take(mark)
+
+    def _take(self, mark: StageMark) -> None:
+        """Take a mark of a stage."""
         if self._train_ns:
             if mark.edge is not Edge.BEGIN or mark.ts_ns <= self._train_ns:
                 return
             self._train_ns = 0
+        if mark.edge is Edge.BEGIN:
+            self._gone.discard(mark.node)
         key = mark.stage, mark.start_kind
         if key not in self._stages and len(self._stages) >= self._config.most_stages_count:
             return
@@ -102,7 +116,7 @@ class StartupDetector:
             return
         if self._stages:
             self._history.add(self._book.tables(), now_ns)
-        self._book, self._stages, self._first_ns = StageBook(), set(), 0
+        self._book, self._stages, self._first_ns, self._gone = StageBook(), set(), 0, set()
         self._train_ns, self._has_open = now_ns, False
 
     def on_time(self, now_ns: int) -> list[Finding]:
@@ -120,7 +134,7 @@ class StartupDetector:
         shared = self._history.shared_slowness(table, now_ns)
         if shared is not None:
             return [_slow_on_all(table, shared, now_ns)]
-        late = stragglers(table, now_ns, self._config.limits)
+        late = [one for one in stragglers(table, now_ns, self._config.limits) if one.node not in self._gone]
         if len(late) > self._config.most_named_count:
             return [_slow_on_many(table, late, now_ns)]
         alone.extend(one for one in late if one.is_open)
@@ -148,6 +162,7 @@ class StartupDetector:
             "first_ns": self._first_ns,
             "train_ns": self._train_ns,
             "has_open": self._has_open,
+            "gone": sorted(self._gone),
             "told": [[asdict(one.late), one.since_ns, one.begin_ns] for one in self._told],
         }
         return {_PART: pack_state(state)}
@@ -159,6 +174,7 @@ class StartupDetector:
         self._stages = {(stage, kind) for stage, kind in state["stages"]}
         self._history.load_state(state["history"])
         self._first_ns, self._train_ns, self._has_open = state["first_ns"], state["train_ns"], state["has_open"]
+        self._gone = set(state["gone"])
         self._told = [_LateHost(Straggler(**late), since_ns, begin_ns) for late, since_ns, begin_ns in state["told"]]
 
 

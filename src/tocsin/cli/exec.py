@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from tocsin.collectors.exec.command import supervise
+from tocsin.collectors.exec.start import is_rank, send_start
 from tocsin.collectors.hook._identity import from_environment
 from tocsin.collectors.hook._names import script_of
 from tocsin.collectors.hook._places import agent_sockets, listening, no_agent
@@ -42,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     sockets = (args.agent_socket,) if args.agent_socket else agent_sockets()
     if identity.is_first_here and not listening(sockets):
         print(f"tocsin exec: {no_agent(sockets)}; {command[0]} is not watched until then", file=sys.stderr, flush=True)
+    if is_rank(command):
+        send_start(sockets, identity.job, identity.rank)
     try:
         return supervise(command, sockets, identity.job, identity.rank)
     except OSError as error:

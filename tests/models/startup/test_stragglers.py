@@ -54,6 +54,15 @@ def test_a_node_that_waits_while_few_have_ended_is_not_named() -> None:
     assert stragglers(table, T0_NS + 25 * NS) == []
 
 
+def test_a_node_that_began_early_keeps_nobody_waiting() -> None:
+    marks = [StageMark(T0_NS + (at > 0) * 60 * NS, "s", Edge.BEGIN, f"n{at}") for at in range(8)]
+    marks += [StageMark(T0_NS + 65 * NS, "s", Edge.END, f"n{at}") for at in range(1, 8)]
+    table = stage_tables(marks)[0]
+
+    assert stragglers(table, T0_NS + 66 * NS) == []
+    assert [one.node for one in stragglers(table, T0_NS + 80 * NS)] == ["n0"]
+
+
 @pytest.mark.parametrize(("count", "named"), [(4, []), (5, ["n000"])])
 def test_four_peers_are_needed(count: int, named: list[str]) -> None:
     made = make_start(count, slow={("n000", "env_setup"): 5.0}, noise=0.01)

@@ -139,6 +139,37 @@ def test_steps_from_before_a_start_do_not_end_it() -> None:
     assert [one.accused for one in detector.on_time(late_ns)] == [("n004",)]
 
 
+@pytest.mark.parametrize("name", [events.EXIT, events.PROCESS_GONE, events.BYE])
+def test_a_host_whose_process_has_ended_is_late_in_nothing(name: str) -> None:
+    made = make_start(10, slow=SLOW)
+    late_ns = T0_NS + round(made.truth["n004"]["env_setup"][1] * NS) - NS
+    marks = [mark for mark in made.marks if mark.ts_ns < late_ns]
+    detector = StartupDetector(StartupConfig())
+    for mark in marks:
+        detector.on_event(_event(mark, 0.0))
+    detector.on_event(Event(JobKey("c", "j", 0), "n004", late_ns, 4, EventSource.PROCESS, name, Severity.INFO, {}))
+    again = StartupDetector(StartupConfig())
+    again.restore(detector.snapshot())
+
+    assert detector.on_time(late_ns) == again.on_time(late_ns) == []
+    begin = next(mark for mark in marks if (mark.node, mark.stage) == ("n004", "env_setup"))
+    again.on_event(_event(begin, 0.0))
+    assert [one.accused for one in again.on_time(late_ns)] == [("n004",)]
+
+
+def test_an_end_that_says_how_long_its_stage_lasted_stands_for_its_begin() -> None:
+    job, detector = JobKey("c", "j", 0), StartupDetector(StartupConfig())
+    for at in range(6):
+        body = {"stage": "env_setup", "edge": "begin" if at == 5 else "end", "start_kind": "full"}
+        if at < 5:
+            body["seconds"] = 20.0 + at  # type: ignore[assignment]  # JSON's values are of any type
+        ts_ns = T0_NS + (0 if at == 5 else 20 + at) * NS
+        detector.on_event(Event(job, f"n{at}", ts_ns, at, EventSource.STARTUP, events.STAGE, Severity.INFO, body))
+
+    assert detector.on_time(T0_NS + 30 * NS) == []
+    assert [one.accused for one in detector.on_time(T0_NS + 40 * NS)] == [("n5",)]
+
+
 def test_other_events_and_too_many_stages_are_left_out() -> None:
     detector = StartupDetector(StartupConfig(most_stages_count=2))
     job = JobKey("c", "j", 0)
