@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -93,6 +94,23 @@ class LoggedStart:
     process_count: int
     tables: tuple[StageTable, ...]
     groups: tuple[StampGroup, ...]
+
+
+def runs_of(stamps: Iterable[Stamp]) -> list[tuple[Stamp, ...]]:
+    """Return the entries of each run in one log, ordered by time: a log may be continued by the job's next start.
+
+    A run ends with its last ``run_stop`` before another ``init_start``.
+    """
+    ordered = sorted(stamps, key=lambda stamp: stamp.ts_ns)
+    starts = [at for at, stamp in enumerate(ordered) if stamp.key == INIT_START]
+    cuts, stopped = [0], 0
+    for at, stamp in enumerate(ordered):
+        if stamp.key == RUN_STOP and any(start > at for start in starts[-1:]):
+            stopped = at
+        elif stopped and stamp.key in (CACHE_CLEAR, INIT_START, BENCHMARK) and stamp.ts_ns > ordered[stopped].ts_ns:
+            cuts.append(at)
+            stopped = 0
+    return [tuple(ordered[begin:end]) for begin, end in pairwise([*cuts, len(ordered)]) if end > begin]
 
 
 def logged_start(stamps: Sequence[NamedStamp], config: StragglerConfig = DEFAULT) -> LoggedStart | None:

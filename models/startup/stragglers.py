@@ -182,6 +182,10 @@ class StartHistory:
             if sum(last) >= self.config.repeated_count
         )
 
+    def repeated_now(self) -> list[tuple[str, str, int, int]]:
+        """Return those of ``repeated`` that were slow in the start that was added last for them."""
+        return [one for one in self.repeated() if self._slow[one[0], one[1]][-1]]
+
     def to_state(self) -> dict[str, list[list[Any]]]:
         """Return the history as JSON-serialisable rows."""
         return {

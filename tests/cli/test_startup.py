@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,85 @@ def test_a_slow_stage_by_earlier_starts_is_a_shared_service(tmp_path: Path, caps
     assert all(start["shared"] == [] for start in before)
     assert [one["stage"] for one in last["shared"]] == ["env_setup"]
     assert "no machine is to blame" in last["summary"]
+
+
+@pytest.mark.parametrize("how", ["windows", "gzip", "bom", "timestamps", "colour"])
+def test_odd_writings_of_one_log_say_the_same(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = _log(tmp_path / "log.txt", [9.0] * 7 + [40.0], labelled=how != "timestamps")
+    text = log.read_text()
+    plain = _found(capsys, log)["starts"][0]
+    odd = {
+        "windows": text.replace("\n", "\r\n").encode(),
+        "gzip": gzip.compress(text.encode()),
+        "bom": b"\xef\xbb\xbf" + text.encode(),
+        "timestamps": "".join(f"2026-01-01T00:00:00Z {line}" for line in text.splitlines(keepends=True)).encode(),
+        "colour": text.replace(":::MLLOG", "\x1b[32m:::MLLOG").encode(),
+    }
+    log.write_bytes(odd[how])
+    again = _found(capsys, log)["starts"][0]
+
+    names = [one["name"] for one in plain["stragglers"]]
+    assert [one["name"] for one in again["stragglers"]] == names
+    assert [one["job_seconds"] for one in again["stages"]] == [one["job_seconds"] for one in plain["stages"]]
+    assert [one["late_count"] for one in again["stamps"]] == [one["late_count"] for one in plain["stamps"]]
+
+
+def test_several_runs_in_one_file_are_starts_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, parts = tmp_path / "log.txt", []
+    for run in range(4):
+        part = _log(tmp_path / "part", [9.0 if run < 3 else 60.0], t0=run * 1000.0).read_text()
+        stop = line_of(time_ms=T0_MS + run * 1_000_000 + 500_000, key="run_stop", **ENDS)
+        parts.append(part + stop + "\n")
+    log.write_text("".join(parts))
+    found = _found(capsys, log)["starts"]
+
+    assert [one["name"] for one in found] == [f"log.txt run {at}" for at in (1, 2, 3, 4)]
+    assert [len(one["shared"]) for one in found] == [0, 0, 0, 1]
+
+
+def test_a_broken_gzip_file_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = gzip.compress(_log(tmp_path / "log.txt", [9.0]).read_bytes())
+    for content in (packed[:-12], packed[:20] + b"\xff" * 20):
+        (tmp_path / "log.gz").write_bytes(content)
+        assert main(["startup", str(tmp_path / "log.gz")]) == 2
+        assert "log.gz: " in capsys.readouterr().err
+
+
+def _nccl(path: Path, late_seconds: float, hosts: int = 6) -> Path:
+    """Write NCCL's lines of a communicator in which the host n2 comes late."""
+    text = ""
+    for rank in range(hosts):
+        total = late_seconds + 1.0 - (late_seconds if rank == 2 else 0.0)
+        head = f"n{rank}:7:8 [0] NCCL INFO "
+        for edge in ("START", "COMPLETE"):
+            text += f"{head}ncclCommInitRankConfig comm 0xa{rank} rank {rank} nranks {hosts} cudaDev 0 "
+            text += f"nvmlDev 0 busId 1e0 commId 0x15c1 - Init {edge}\n"
+        text += f"{head}Init timings - ncclCommInitRankConfig: rank {rank} nranks {hosts} total {total:.2f} "
+        text += f"(kernels 0.50, alloc 0.10, bootstrap {total - 0.6:.2f})\n"
+    path.write_text(text)
+    return path
+
+
+def test_the_lines_of_nccl_name_the_host_that_came_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = _nccl(tmp_path / "nccl.txt", 30.0)
+    assert main(["startup", str(log)]) == 0
+    out = capsys.readouterr().out
+    assert "0x15c1: 6 of 6 ranks seen on 6 hosts, 6 complete, 31.00 s" in out
+    assert "host n2 delayed the others: 30.6 s after the first rank came" in out
+    (one,) = _found(capsys, log)["communicators"]
+    assert [late["name"] for late in one["stragglers"]] == ["n2"]
+
+    assert main(["startup", str(_nccl(tmp_path / "nccl.txt", 2.0))]) == 0
+    assert "delayed" not in capsys.readouterr().out
+
+
+def test_a_log_may_have_the_lines_of_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = _log(tmp_path / "log.txt", [9.0])
+    nccl = _nccl(tmp_path / "nccl.txt", 30.0)
+    log.write_text(log.read_text() + nccl.read_text())
+    found = _found(capsys, log)
+
+    assert (len(found["starts"]), len(found["communicators"])) == (1, 1)
 
 
 def test_what_is_left_out_is_said_by_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

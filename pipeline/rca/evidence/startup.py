@@ -2,13 +2,14 @@
 
 The rule is that of ``models/startup`` (after Bootseer): hosts are compared with those that have ended the same stage.
 Where all are slow by earlier starts of the job, what they share is to blame and no host. A host that was late in the
-same stage in three of its last five starts is worth a drain by hand, and its evidence says so; all are notes.
+same stage in three of its last five starts is a finding of its own, told when the third such start is over, and again
+while it is late once more. It is worth a drain by hand. All are notes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 from tocsin.models.startup.durations import StageBook, StageTable
@@ -41,7 +42,8 @@ class StartupConfig:
         limits: when a host is late, and when a stage is slow on all.
         most_named_count: most hosts that are named in one stage; of more, what they share is to blame.
         most_stages_count: stages that are kept of one start; further ones are left out.
-        held_ns: least time for which a late host is told of: that it ends now does not take back that it was late.
+        held_ns: least time for which a late host is told of: that it ends now does not take back that it was late. A
+            host that was late again and again is told of for as long, from the end of the start.
     """
 
     limits: StragglerConfig = field(default_factory=StragglerConfig)
@@ -71,6 +73,8 @@ class StartupDetector:
         """Whether a stage may be open."""
         self._told: list[_LateHost] = []
         """Late hosts that were told of lately."""
+        self._again: list[_LateAgain] = []
+        """Hosts that were late again and again, from the end of the start that showed it."""
         self._gone: set[str] = set()
         """Hosts of which a process has ended since their last stage began."""
 
@@ -115,7 +119,11 @@ class StartupDetector:
         if self._train_ns or begin_ns < self._first_ns:
             return
         if self._stages:
-            self._history.add(self._book.tables(), now_ns)
+            tables = self._book.tables()
+            self._history.add(tables, now_ns)
+            here = {(span.node, table.stage) for table in tables for span in table.spans}
+            repeated = [one for one in self._history.repeated_now() if one[:2] in here]
+            self._again = [_LateAgain(*one, now_ns) for one in repeated[: self._config.most_named_count]]
         self._book, self._stages, self._first_ns, self._gone = StageBook(), set(), 0, set()
         self._train_ns, self._has_open = now_ns, False
 
@@ -127,6 +135,10 @@ class StartupDetector:
         found = [one for table in tables for one in self._judge(table, now_ns, late)]
         if late or self._told:
             found += self._tell(late, now_ns)
+        if self._again:
+            self._again = [one for one in self._again if now_ns - one.since_ns < self._config.held_ns]
+            named = {host for one in found for host in one.accused}
+            found += [_slow_again(one, now_ns) for one in self._again if one.node not in named]
         return found
 
     def _judge(self, table: StageTable, now_ns: int, alone: list[Straggler]) -> list[Finding]:
@@ -163,6 +175,7 @@ class StartupDetector:
             "train_ns": self._train_ns,
             "has_open": self._has_open,
             "gone": sorted(self._gone),
+            "again": [astuple(one) for one in self._again],
             "told": [[asdict(one.late), one.since_ns, one.begin_ns] for one in self._told],
         }
         return {_PART: pack_state(state)}
@@ -175,6 +188,7 @@ class StartupDetector:
         self._history.load_state(state["history"])
         self._first_ns, self._train_ns, self._has_open = state["first_ns"], state["train_ns"], state["has_open"]
         self._gone = set(state["gone"])
+        self._again = [_LateAgain(*one) for one in state["again"]]
         self._told = [_LateHost(Straggler(**late), since_ns, begin_ns) for late, since_ns, begin_ns in state["told"]]
 
 
@@ -187,19 +201,42 @@ class _LateHost:
     begin_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _LateAgain:
+    """A host that was late in a stage in ``slow_count`` of its last ``start_count`` starts, the last one included."""
+
+    node: str
+    stage: str
+    slow_count: int
+    start_count: int
+    since_ns: int
+
+
+def _slow_again(late: _LateAgain, now_ns: int) -> Finding:
+    """Return the finding about a host that was late again and again, once the start is over."""
+    text = (
+        f"{late.node} was late in {late.stage} in {late.slow_count} of its last {late.start_count} starts: worth a "
+        "drain and a check by hand"
+    )
+    evidence = _evidence(late.stage, late.slow_count / late.start_count, (late.since_ns, now_ns), text)
+    suspect = Suspect(Component(ComponentKind.HOST, late.node))
+    reason = Reason.LATE_IN_STARTS
+    return Finding(FaultKind.FAIL_SLOW, "startup_slow", (suspect,), late.since_ns, 0.95, reason, (evidence,))
+
+
 def _slow_alone(told: _LateHost, now_ns: int, *, again: bool) -> Finding:
-    """Return the finding about one late host; it proposes more than a note only if it is slow again and again."""
+    """Return the finding about one host that is late; ``again``: it was so in three of its last five starts, too."""
     late = told.late
     text = (
         f"{late.node} has been in {late.stage} for {late.seconds:.0f} s, the median of {late.peer_count} hosts that "
         f"have ended it is {late.median_seconds:.0f} s"
     )
     if again:
-        text += "; it was late in this stage in three of its last five starts"
+        text += "; it was late in this stage in three of its last five starts: worth a drain and a check by hand"
     evidence = _evidence(late.stage, late.seconds / late.limit_seconds, (told.begin_ns, now_ns), text)
     evidence = replace(evidence, suspect_value=late.seconds, peer_value=late.median_seconds)
     suspect = Suspect(Component(ComponentKind.HOST, late.node))
-    reason = Reason.LATE_IN_STARTUP
+    reason = Reason.LATE_IN_STARTS if again else Reason.LATE_IN_STARTUP
     return Finding(
         FaultKind.FAIL_SLOW,
         "startup_slow",
@@ -208,8 +245,7 @@ def _slow_alone(told: _LateHost, now_ns: int, *, again: bool) -> Finding:
         0.9,
         reason,
         (evidence,),
-        certain=not again,
-        is_soft=not again,
+        certain=True,
     )
 
 

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from tocsin.cli import startup_text
+from tocsin.cli import startup_nccl, startup_text
 from tocsin.cli.limits import add_limit_arguments, read_limits_of
-from tocsin.cli.startup_starts import Start, starts_of_logs, starts_of_recording
+from tocsin.cli.startup_starts import Start, has_entry, starts_of_logs, starts_of_recording
 from tocsin.models.startup.stragglers import StartHistory, stragglers
 from tocsin.pipeline.recording.limits import ReadLimits
 from tocsin.schemas.errors import ConfigError
@@ -22,8 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         nargs="+",
-        help="MLPerf logs (':::MLLOG' lines, also labelled by srun -l), or a folder with a recording; logs whose times "
-        "overlap belong to one start, earlier starts are the history of later ones",
+        help="logs (MLPerf's ':::MLLOG' lines, also labelled by srun -l; NCCL's initialisation lines; plain or gzip), "
+        "or a folder with a recording; logs whose times overlap belong to one start, earlier starts are the history of "
+        "later ones",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     add_limit_arguments(parser)
@@ -31,8 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the starts, print what was found, and return the exit status 0."""
-    judged = judge(read(args.files, read_limits_of(args)))
-    print(json_text(startup_text.as_json(judged)) if args.json else startup_text.text_of(judged))
+    files: list[Path] = args.files
+    logs = [path for path in files if not path.is_dir()]
+    inits = startup_nccl.nccl_inits(logs)
+    has_only_nccl = bool(inits.communicators) and not any(has_entry(path) for path in logs)
+    judged = judge([] if has_only_nccl and logs == files else read(files, read_limits_of(args)))
+    if args.json:
+        print(json_text({**startup_text.as_json(judged), "communicators": startup_nccl.as_json(inits)}))
+        return 0
+    blocks = [startup_text.text_of(judged)] if judged.starts else []
+    print("\n\n".join([*blocks, *([startup_nccl.text_of(inits)] if inits.communicators else [])]))
     return 0
 
 

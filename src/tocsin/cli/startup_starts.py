@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Final
 
 from tocsin.models.startup.cost import waste_gpu_seconds
 from tocsin.models.startup.durations import NS, StageTable, stage_tables
-from tocsin.models.startup.mllog_stages import LoggedStart, NamedStamp, StampGroup, logged_start
+from tocsin.models.startup.mllog_stages import LoggedStart, NamedStamp, StampGroup, logged_start, runs_of
 from tocsin.pipeline.recording.limits import ReadLimits
 from tocsin.pipeline.recording.stage_marks import RecordedStarts, read_starts
 from tocsin.schemas.errors import RecordingError
-from tocsin.schemas.formats.mllog import Skipped, Stamp, stamps_of
+from tocsin.schemas.formats.mllog import MARKER, Skipped, Stamp, stamps_of
 from tocsin.schemas.verdicts import ComponentKind
+
+_GZIP: Final = b"\x1f\x8b"
+_MOST_CHARACTERS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ def starts_of_logs(paths: Sequence[Path]) -> list[Start]:
     Raises:
         RecordingError: a file cannot be read, has no entry, or the files of a start show no stage.
     """
-    logs = sorted((_read(path) for path in paths), key=lambda log: (log.span, log.name))
+    logs = sorted((log for path in paths for log in _read(path)), key=lambda log: (log.span, log.name))
     runs: list[list[_Log]] = []
     for log in logs:
         if runs and log.span[0] <= max(one.span[1] for one in runs[-1]):
@@ -85,20 +92,54 @@ def starts_of_logs(paths: Sequence[Path]) -> list[Start]:
     return [_start_of_logs(run) for run in runs]
 
 
-def _read(path: Path) -> _Log:
-    """Return the entries of one file."""
-    skipped = Skipped()
+@contextmanager
+def log_lines(path: Path) -> Iterator[Iterator[str]]:
+    """Open a log, also one compressed by gzip, for reading its lines.
+
+    Raises:
+        RecordingError: the file cannot be read, or its compressed data is wrong.
+    """
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            stamps = tuple(stamps_of(lines, skipped))
+        with path.open("rb") as file:
+            is_packed = file.read(len(_GZIP)) == _GZIP
+        with (gzip.open if is_packed else open)(path, "rt", encoding="utf-8", errors="replace") as lines:
+            yield _pieces(lines)
+    except (EOFError, zlib.error) as error:
+        raise RecordingError(path.name, f"is no whole gzip file ({error})") from error
     except OSError as error:
-        raise RecordingError(path.name, f"cannot be read ({error.strerror})") from error
+        raise RecordingError(path.name, f"cannot be read ({error.strerror or error})") from error
+
+
+def _pieces(lines: IO[str]) -> Iterator[str]:
+    """Yield lines; one without end comes in pieces, so that it does not fill the memory."""
+    while line := lines.readline(_MOST_CHARACTERS):
+        yield line
+
+
+def has_entry(path: Path) -> bool:
+    """Return whether a log has an entry of MLPerf's log.
+
+    Raises:
+        RecordingError: the file cannot be read.
+    """
+    with log_lines(path) as lines:
+        return any(MARKER in line for line in lines)
+
+
+def _read(path: Path) -> list[_Log]:
+    """Return the entries of one file, those of each run apart."""
+    skipped = Skipped()
+    with log_lines(path) as lines:
+        stamps = tuple(stamps_of(lines, skipped))
     if not stamps:
         places = ", ".join(
             f"line {skipped.first_lines[reason]}: {reason} ({count} in all)" for reason, count in skipped.counts.items()
         )
         raise RecordingError(path.name, f"has no entry of MLPerf's log, a line with :::MLLOG ({places or 'empty'})")
-    return _Log(path.name, stamps, skipped)
+    runs = runs_of(stamps)
+    if len(runs) == 1:
+        return [_Log(path.name, stamps, skipped)]
+    return [_Log(f"{path.name} run {at}", run, skipped if at == 1 else Skipped()) for at, run in enumerate(runs, 1)]
 
 
 def _start_of_logs(run: Sequence[_Log]) -> Start:

@@ -11,6 +11,7 @@ from tocsin.pipeline.rca.evidence.startup import StartupConfig, StartupDetector
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
 from tocsin.schemas.kinds import EventSource, Severity
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import Event, JobKey
 from tocsin.schemas.startup import StageMark
 
@@ -70,7 +71,7 @@ def test_a_late_host_is_named_before_it_ends_with_its_stage_and_its_peers() -> N
     first, finding = told[0]
     assert first - begin < 0.45 * (end - begin)
     assert finding.onset_ns == pytest.approx(T0_NS + begin * NS, abs=NS)
-    assert finding.is_soft
+    assert finding.reason is Reason.LATE_IN_STARTUP
     assert finding.evidence[0].metric == "env_setup_seconds"
     assert finding.evidence[0].peer_value == pytest.approx(100, abs=10)
 
@@ -102,11 +103,39 @@ def test_a_stage_that_is_slow_on_all_hosts_by_earlier_attempts_names_nobody() ->
     assert play(history(3), make_start(10, seed=9)) == []
 
 
-def test_a_host_that_is_late_in_three_of_five_starts_may_be_drained() -> None:
-    for count, is_soft in ((2, True), (3, False)):
+def test_a_host_that_was_late_in_three_of_its_starts_and_is_late_again_has_a_reason_of_its_own() -> None:
+    for count, reason in ((2, Reason.LATE_IN_STARTUP), (3, Reason.LATE_IN_STARTS)):
         told = play(history(count, SLOW), make_start(10, seed=8, slow=SLOW))
-        assert {one.is_soft for _, one in told} == {is_soft}
-        assert ("three of its last five" in told[-1][1].evidence[0].text) == (not is_soft)
+        assert {one.reason for _, one in told} == {reason}
+        assert ("three of its last five" in told[-1][1].evidence[0].text) == (count == 3)
+
+
+def after(detector: StartupDetector, made: MadeStart, *, restart: bool = False) -> list[Finding]:
+    """Play a start; return what is told once it is over, by the detector or by one that was restored then."""
+    marks = sorted(made.marks, key=lambda mark: mark.ts_ns)
+    for mark in marks:
+        detector.on_event(_event(mark, 0.0))
+    end_ns = marks[-1].ts_ns
+    detector.on_step(end_ns, end_ns + NS)
+    if restart:
+        parts, detector = detector.snapshot(), StartupDetector(StartupConfig())
+        detector.restore(parts)
+    told = detector.on_time(end_ns + 2 * NS)
+    assert detector.on_time(end_ns + 30 * NS) == []
+    return told
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_third_late_start_of_five_is_a_finding_of_its_own_once_it_is_over(*, restart: bool) -> None:
+    assert after(history(1, SLOW), make_start(10, seed=8, slow=SLOW), restart=restart) == []
+    (told,) = after(history(2, SLOW), make_start(10, seed=8, slow=SLOW), restart=restart)
+
+    assert (told.reason, told.cause, told.accused) == (Reason.LATE_IN_STARTS, "startup_slow", ("n004",))
+    assert told.evidence[0].text.startswith("n004 was late in env_setup in 3 of its last 3 starts")
+
+
+def test_a_healthy_start_after_late_ones_tells_of_nobody() -> None:
+    assert after(history(3, SLOW), make_start(10, seed=8)) == []
 
 
 def test_an_attempt_that_never_trained_is_no_history() -> None:
