@@ -73,10 +73,7 @@ class Reason(NamedReason):
     MFU_DECLINED = "mfu_declined", "The job's FLOPs utilization fell by a tenth of its best, and nothing explains it."
     LATE_IN_STARTUP = "late_in_startup", "A host takes much longer than its peers for a stage of the job's start."
     LATE_IN_STARTS = "late_in_starts", "A host was late in the same stage in three of the job's last five starts."
-    STARTUP_SLOW_ON_ALL = (
-        "startup_slow_on_all",
-        "A stage of the job's start is slow on all hosts or on many: what they share.",
-    )
+    STARTUP_SLOW_ON_ALL = "startup_slow_on_all", "A stage of a start is slow on all hosts or on many: what they share."
     LONG_STAGE = "long_stage", "One pipeline stage computes longer than the others on every replica."
     SLOWEST_RANK_CHANGES = (
         "slowest_rank_changes",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from tocsin.collectors.agent.datagram_fields import DAY_NS, MAX_COLLECTIVES, Fields, text_of, time_of
 from tocsin.collectors.agent.messages import (
     Beat,
     Body,
@@ -42,13 +43,10 @@ from tocsin.schemas.wire.validate import (
     MAX_COORDINATE,
     MAX_GPUS,
     MAX_RANKS,
-    MAX_SECONDS,
     MAX_STEP,
 )
 
 DATAGRAM_BYTES: Final = 200_000
-DAY_NS: Final = 86_400_000_000_000
-MAX_COLLECTIVES: Final = 512
 MAX_KNOWN_TEXTS: Final = 4096
 _BLANKS: Final = " \t\r\n"
 _raw_decode: Final = json.JSONDecoder().raw_decode
@@ -57,97 +55,10 @@ _known_texts: set[str] = set()
 _GROUP_KINDS: Final = frozenset(kind.value for kind in GroupKind)
 
 
-class _Fields:
-    """Typed access to the fields of one JSON object."""
-
-    __slots__ = ("now_ns", "values")
-
-    def __init__(self, values: Mapping[str, Any], now_ns: int) -> None:
-        self.values = values
-        self.now_ns = now_ns
-
-    def integer(self, name: str, low: int, high: int = INT64_MAX, default: int | None = None) -> int:
-        """Return an integer from ``low`` to ``high``, the default if it is missing."""
-        value = self.values.get(name, default)
-        if type(value) is not int or not low <= value <= high:
-            raise FieldError(name, value, f"an integer from {low} to {high}")
-        return value
-
-    def text(self, name: str, limit: int = 256, default: str | None = None) -> str:
-        """Return a text of at most ``limit`` characters, the default if it is missing."""
-        return _text(name, self.values.get(name, default), limit)
-
-    def tail(self, name: str, limit: int) -> str:
-        """Return the end of a text that a program wrote, with invalid characters replaced."""
-        value = self.values.get(name, "")
-        if type(value) is not str:
-            raise FieldError(name, value, "a text")
-        return value[-limit:].encode("utf-8", "replace").decode().replace("\0", "?")
-
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        """Return a text that must be one of the allowed ones."""
-        value = self.values.get(name)
-        if value not in allowed:
-            raise FieldError(name, value, "one of " + ", ".join(allowed))
-        return str(value)
-
-    def time(self, name: str) -> int:
-        """Return a time less than a day from now."""
-        return _time(name, self.values.get(name), self.now_ns)
-
-    def seconds(self, name: str) -> float | None:
-        """Return a duration in seconds, None for null or missing."""
-        value = self.values.get(name)
-        if value is None:
-            return None
-        if type(value) not in {float, int} or not 0 <= value <= MAX_SECONDS:
-            raise FieldError(name, value, f"seconds, not negative, at most {MAX_SECONDS:g}")
-        return float(value)
-
-    def number(self, name: str) -> float | None:
-        """Return any number, also ``nan`` or ``inf`` as text; None for null or missing."""
-        value = self.values.get(name)
-        if value is None:
-            return None
-        if type(value) is str and value in {"nan", "inf", "-inf"}:
-            return float(value)
-        if type(value) not in {float, int} or (type(value) is int and abs(value) > INT64_MAX):
-            raise FieldError(name, value, "a number, null, 'nan', 'inf' or '-inf'")
-        return float(value)
-
-    def rows(self, name: str, width: int) -> list[list[Any]]:
-        """Return a list of at most ``MAX_COLLECTIVES`` rows of ``width`` items."""
-        value = self.values.get(name, [])
-        if type(value) is not list or len(value) > MAX_COLLECTIVES:
-            raise FieldError(name, value, f"a list of at most {MAX_COLLECTIVES} rows")
-        for index, row in enumerate(value):
-            if type(row) is not list or len(row) != width:
-                raise FieldError(f"{name}[{index}]", row, f"a row of {width} items")
-        return value
-
-
-def _time(name: str, value: object, now_ns: int, *, or_zero: bool = False) -> int:
-    """Return a time less than a day from now; with ``or_zero``, also 0."""
-    if type(value) is int and (abs(value - now_ns) < DAY_NS or (or_zero and value == 0)):
-        return value
-    raise FieldError(name, value, "Unix nanoseconds less than a day away" + (" or 0" if or_zero else ""))
-
-
-def _text(name: str, value: object, limit: int = 256, least: int = 0) -> str:
-    """Return a text that the wire codec can carry: no NUL and no unpaired surrogate."""
-    if type(value) is not str or not least <= len(value) <= limit:
-        raise FieldError(name, value, f"a text of {least} to {limit} characters")
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise FieldError(name, value, "text that UTF-8 can carry")
-    if "\0" in value:
-        raise FieldError(name, value, "without NUL")
-    return value
-
-
 def _operation(name: str, row: list[Any]) -> None:
     """Check the first three items of a row: comm_id, op_name, op_seq."""
-    _text(f"{name}.comm_id", row[0], least=1)
-    _text(f"{name}.op_name", row[1], least=1)
+    text_of(f"{name}.comm_id", row[0], least=1)
+    text_of(f"{name}.op_name", row[1], least=1)
     if type(row[2]) is not int or not -1 <= row[2] <= INT64_MAX:
         raise FieldError(f"{name}.op_seq", row[2], "an integer from -1")
 
@@ -158,7 +69,7 @@ def _message_bytes(name: str, value: object) -> None:
         raise FieldError(f"{name}.msg_bytes", value, "an integer from -1")
 
 
-def _completions(fields: _Fields) -> tuple[Completion, ...]:
+def _completions(fields: Fields) -> tuple[Completion, ...]:
     """Return the checked completions of a step.
 
     Only if the quick check fails is each row checked separately, to name what is wrong.
@@ -198,15 +109,15 @@ def _completion(name: str, row: list[Any], now_ns: int) -> None:
     """Check one row of completions and remember its valid texts."""
     _operation(name, row)
     _message_bytes(name, row[3])
-    start_ns = _time(f"{name}.start_ns", row[4], now_ns, or_zero=True)
-    if _time(f"{name}.end_ns", row[5], now_ns) < start_ns:
+    start_ns = time_of(f"{name}.start_ns", row[4], now_ns, or_zero=True)
+    if time_of(f"{name}.end_ns", row[5], now_ns) < start_ns:
         raise FieldError(f"{name}.end_ns", row[5], f"not before its start {start_ns}")
     if len(_known_texts) > MAX_KNOWN_TEXTS:
         _known_texts.clear()
     _known_texts.update(row[:2])
 
 
-def _hello(fields: _Fields) -> Hello:
+def _hello(fields: Fields) -> Hello:
     """Read the body of a hello."""
     return Hello(
         pid=fields.integer("pid", 0, 2**31),
@@ -223,7 +134,7 @@ def _hello(fields: _Fields) -> Hello:
     )
 
 
-def _groups(fields: _Fields) -> GroupList:
+def _groups(fields: Fields) -> GroupList:
     """Read the body of a group list."""
     listed = fields.values.get("groups")
     if type(listed) is not list or len(listed) > 1024:
@@ -235,7 +146,7 @@ def _group(name: str, item: object) -> CommGroup:
     """Read one communication group; an unknown kind becomes ``other``."""
     if type(item) is not dict:
         raise FieldError(name, item, "an object with comm_id, kind, ranks")
-    comm_id, ranks = _text(f"{name}.comm_id", item.get("comm_id"), least=1), item.get("ranks")
+    comm_id, ranks = text_of(f"{name}.comm_id", item.get("comm_id"), least=1), item.get("ranks")
     if type(ranks) is not list or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
         raise FieldError(f"{name}.ranks", ranks, f"a list of global ranks, each below {MAX_RANKS}")
     if len(set(ranks)) < len(ranks):
@@ -245,7 +156,7 @@ def _group(name: str, item: object) -> CommGroup:
     return CommGroup(comm_id, known, tuple(ranks))
 
 
-def _step(fields: _Fields) -> StepDone:
+def _step(fields: Fields) -> StepDone:
     """Read the body of a finished step."""
     duration = fields.seconds("dur")
     if duration is None:
@@ -266,33 +177,33 @@ def _step(fields: _Fields) -> StepDone:
     return StepDone(record, _completions(fields), fields.integer("dropped", 0, default=0))
 
 
-def _beat(fields: _Fields) -> Beat:
+def _beat(fields: Fields) -> Beat:
     """Read the body of a beat."""
     inflight = fields.rows("inflight", 5)
     for index, row in enumerate(inflight):
         name = f"inflight[{index}]"
         _operation(name, row)
         _message_bytes(name, row[3])
-        _time(f"{name}.start_ns", row[4], fields.now_ns, or_zero=True)
+        time_of(f"{name}.start_ns", row[4], fields.now_ns, or_zero=True)
     last = fields.rows("last", 4)
     for index, row in enumerate(last):
         _operation(f"last[{index}]", row)
-        _time(f"last[{index}].end_ns", row[3], fields.now_ns, or_zero=True)
+        time_of(f"last[{index}].end_ns", row[3], fields.now_ns, or_zero=True)
     return Beat(
         step=fields.integer("step", -1, MAX_STEP),
         phase=fields.text("phase", default=""),
-        step_ns=_time("step_ns", fields.values.get("step_ns", 0), fields.now_ns, or_zero=True),
+        step_ns=time_of("step_ns", fields.values.get("step_ns", 0), fields.now_ns, or_zero=True),
         inflight=tuple(map(InFlight._make, inflight)),
         last=tuple(map(LastDone._make, last)),
     )
 
 
-def _phase(fields: _Fields) -> PhaseEdge:
+def _phase(fields: Fields) -> PhaseEdge:
     """Read the body of an announced phase's begin or end."""
     return PhaseEdge(fields.choice("phase", ANNOUNCED_PHASES), fields.choice("edge", ("begin", "end")))
 
 
-def _stage(fields: _Fields) -> StageEdge:
+def _stage(fields: Fields) -> StageEdge:
     """Read the body of the begin or end of a stage of the start."""
     return StageEdge(
         fields.choice("stage", tuple(StartupStage)),
@@ -302,7 +213,7 @@ def _stage(fields: _Fields) -> StageEdge:
     )
 
 
-def _nan(fields: _Fields) -> NotFinite:
+def _nan(fields: Fields) -> NotFinite:
     """Read the body about a loss or gradient norm that is not finite."""
     value = fields.values.get("value")
     if type(value) is float and not math.isfinite(value):
@@ -312,7 +223,7 @@ def _nan(fields: _Fields) -> NotFinite:
     return NotFinite(fields.integer("step", -1, MAX_STEP), fields.choice("what", ("loss", "grad_norm")), str(value))
 
 
-def _model(fields: _Fields) -> ModelWork:
+def _model(fields: Fields) -> ModelWork:
     """Read the body about a model's work and its GPU."""
     payload: dict[str, int | float | str] = {}
     for name in MODEL_NUMBERS:
@@ -328,7 +239,7 @@ def _model(fields: _Fields) -> ModelWork:
     return ModelWork(payload)
 
 
-def _exit(fields: _Fields) -> Exit:
+def _exit(fields: Fields) -> Exit:
     """Read the body of a process's exit."""
     return Exit(
         pid=fields.integer("pid", 0, 2**31),
@@ -339,7 +250,7 @@ def _exit(fields: _Fields) -> Exit:
     )
 
 
-def _dump(fields: _Fields) -> DumpWritten:
+def _dump(fields: Fields) -> DumpWritten:
     """Read the body about a written dump."""
     return DumpWritten(
         path=fields.text("path", limit=4096),
@@ -348,7 +259,7 @@ def _dump(fields: _Fields) -> DumpWritten:
     )
 
 
-_PARSERS: Final[Mapping[str, Callable[[_Fields], Body]]] = {
+_PARSERS: Final[Mapping[str, Callable[[Fields], Body]]] = {
     "hello": _hello,
     "groups": _groups,
     "step": _step,
@@ -366,7 +277,7 @@ _PARSERS: Final[Mapping[str, Callable[[_Fields], Body]]] = {
 def _job(value: object) -> JobKey:
     """Return the job key from [cluster, job_id, attempt]."""
     if type(value) is list and len(value) == 3 and type(value[2]) is int and 0 <= value[2] <= MAX_ATTEMPT:
-        cluster, job_id = _text("job[0]", value[0], least=1), _text("job[1]", value[1], least=1)
+        cluster, job_id = text_of("job[0]", value[0], least=1), text_of("job[1]", value[1], least=1)
         if why := why_reserved(cluster, job_id):
             raise FieldError("job[1]", job_id, f"a job's own name: this is {why}; set TOCSIN_JOB_ID to another")
         return _job_key(cluster, job_id, value[2])
@@ -402,7 +313,7 @@ def parse_datagram(data: bytes, now_ns: int) -> Datagram:
     if version != 1:
         shown = version if type(version) is int and abs(version) < MAX_STEP else f"a {type(version).__name__}"
         raise VersionError(f"datagram of version {shown}: this agent reads 1")
-    fields = _Fields(values, now_ns)
+    fields = Fields(values, now_ns)
     kind = fields.text("t", 32)
     parser = _PARSERS.get(kind)
     if parser is None:

@@ -48,7 +48,7 @@ from tocsin.collectors.hook._identity import Identity
 from tocsin.collectors.hook._loss import ScalerPatch
 from tocsin.collectors.hook._recorder import Recorder, Step
 from tocsin.collectors.hook._sender import ReplySocket, Sender
-from tocsin.collectors.hook._stages import StartMarks
+from tocsin.collectors.hook._stages import MARKS
 from tocsin.collectors.hook._thread import Reporter
 from tocsin.collectors.hook._timer import PhaseContext
 from tocsin.collectors.hook._torch import module
@@ -146,7 +146,7 @@ class Hook:
             self._backward.install()
             self._scaler.install()
             if self.recorder.start is not None:
-                _marks.on_model()
+                MARKS.on_model()
         if optimizer is not None:
             self._handles += attach_optimizer(optimizer, self.recorder)
         if collectives:
@@ -194,7 +194,6 @@ class Hook:
 
 
 _hook: Hook | None = None
-_marks = StartMarks()
 
 
 def init(
@@ -318,8 +317,8 @@ def _start(identity: Identity, *agent_sockets: str) -> Hook:
         _hook.abandon()
     else:
         _hook.start()
-        _marks.install()
-        _marks.follow(_hook.recorder)
+        MARKS.install()
+        MARKS.follow(_hook.recorder)
     return _hook
 
 
@@ -341,6 +340,6 @@ def _after_fork_in_child() -> None:
 
 
 if not _is_off():
-    _marks.install()
+    MARKS.install()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -32,6 +32,8 @@ C10D = "torch.distributed.distributed_c10d"
 ENTRY = "init_process_group"
 PHASE_STAGES = {"checkpoint": "checkpoint_resume", "compile": "compile"}
 """Announced phase -> the stage that it is before the first step."""
+STARTED = "TOCSIN_STARTED_NS"
+"""Variable with the time (Unix ns) at which ``tocsin exec`` started this rank."""
 _MOST_SECONDS = 1e7
 
 
@@ -49,6 +51,10 @@ class StartMarks:
         self._ours: Callable[..., Any] | None = None
         self._pid = os.getpid()
         self._told: set[tuple[str, str]] = set()
+
+    def adopt(self) -> None:
+        """Take this process, which was forked after the hook was imported, as the one whose start is told."""
+        self._pid = os.getpid()
 
     def install(self) -> None:
         """Wrap ``init_process_group``, now or as soon as torch defines it."""
@@ -134,14 +140,24 @@ class StartMarks:
         return self._early
 
 
+MARKS = StartMarks()
+"""Those of this process."""
+
+
 def process_seconds() -> float | None:
-    """Return for how long this process has run, None if the kernel does not tell."""
+    """Return for how long this process has run, None if the kernel does not tell.
+
+    What ``tocsin exec`` says of its start counts where the process is older: it waited to be used.
+    """
     try:
         with open("/proc/self/stat", "rb") as file:
             began_ticks = int(file.read().rpartition(b")")[2].split()[19])
         seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - began_ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
+    started = os.environ.get(STARTED, "")
+    if started.isascii() and started.isdigit():
+        seconds = min(seconds, time.time() - int(started) / 1e9)
     return round(seconds, 3) if 0 <= seconds < _MOST_SECONDS else None
 
 

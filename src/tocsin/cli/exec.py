@@ -1,13 +1,16 @@
 """``tocsin exec -- COMMAND``: runs a training command and reports its start and exit to the agent."""
 
 import argparse
+import os
 import sys
+import time
 
 from tocsin.collectors.exec.command import supervise
 from tocsin.collectors.exec.start import is_rank, send_start
 from tocsin.collectors.hook._identity import from_environment
 from tocsin.collectors.hook._names import script_of
 from tocsin.collectors.hook._places import agent_sockets, listening, no_agent
+from tocsin.collectors.hook._stages import STARTED
 from tocsin.schemas.job_key import why_reserved
 
 COMMAND_NOT_FOUND = 127
@@ -44,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if identity.is_first_here and not listening(sockets):
         print(f"tocsin exec: {no_agent(sockets)}; {command[0]} is not watched until then", file=sys.stderr, flush=True)
     if is_rank(command):
+        os.environ[STARTED] = str(time.time_ns())
         send_start(sockets, identity.job, identity.rank)
     try:
         return supervise(command, sockets, identity.job, identity.rank)

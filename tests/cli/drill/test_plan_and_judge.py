@@ -153,6 +153,9 @@ class TestPlan:
     def test_every_rank_gets_its_turn(self) -> None:
         assert {make_plan(KINDS["kill"], seed, 8).rank for seed in range(60)} == set(range(8))
 
+    def test_a_fault_that_needs_peers_gets_more_ranks(self) -> None:
+        assert [make_plan(KINDS["slow_startup"], 1, count).rank_count for count in (2, 8)] == [6, 8]
+
     def test_half_an_hour_has_checkpoints_and_evaluations_between_steps_in_order(self) -> None:
         pauses = make_plan(KINDS["none"], 1, 8, healthy_seconds=1800.0).pauses
 

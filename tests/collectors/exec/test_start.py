@@ -37,6 +37,7 @@ def test_the_start_is_told_before_the_command_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TOCSIN_JOB_ID", "train")
+    monkeypatch.setenv("TOCSIN_STARTED_NS", "")
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:

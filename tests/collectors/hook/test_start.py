@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -165,6 +166,20 @@ def test_a_forked_child_tells_nothing(agent: Agent, torch: Any, monkeypatch: pyt
     assert stages(agent) == []
 
 
+def test_a_fork_that_becomes_a_rank_tells_its_own_start(
+    agent: Agent, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = StartMarks()
+    marks.install()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setenv(_stages.STARTED, str(time.time_ns() - 1_000_000))
+    marks.adopt()
+    torch.init_process_group()
+
+    assert stages(agent) == [("env_setup", "end"), ("model_init", "begin")]
+    assert agent.of("stage")[0]["seconds"] == pytest.approx(process_seconds(), abs=60)
+
+
 @pytest.fixture
 def late_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], ModuleType]]:
     """Return a call that imports a package for the first time, which stands for torch.distributed."""
@@ -191,8 +206,16 @@ def test_torch_may_be_imported_after_the_hook(agent: Agent, late_torch: Callable
     assert sys.meta_path == before
 
 
-def test_the_age_of_this_process_is_known() -> None:
+def test_the_age_of_this_process_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_stages.STARTED, raising=False)
     seconds = process_seconds()
 
     assert seconds is not None
     assert 0 < seconds < 86400
+    for started in ("0", "later", "\u0663", str(time.time_ns() - 10**20)):
+        monkeypatch.setenv(_stages.STARTED, started)
+        again = process_seconds()
+        assert again is not None
+        assert again >= seconds
+    monkeypatch.setenv(_stages.STARTED, str(time.time_ns() + 10**12))
+    assert process_seconds() is None

@@ -15,7 +15,7 @@ from tocsin.pipeline.lab.testing import JobShape, MetricsScenario
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (26, "2c1ba6d40a8d2a7d")
+SHAPE_OF_VERSION = (26, "a52c2c78dae23ccd")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 

@@ -29,6 +29,8 @@ class Outside(StrEnum):
     SLOW_RELAY = "slow_relay"
     HOST_DOWN = "host_down"
     """The rank and its host's agent get SIGKILL at once."""
+    LATE_START = "late_start"
+    """The rank sleeps before it joins the others; the fault is there from the start."""
 
 
 class ExpectedVerdict(StrEnum):
@@ -59,6 +61,7 @@ class DrillKind:
         outside: what the drill does to them from outside, None: nothing.
         magnitude: smallest and greatest strength; the seed chooses a value between.
         ends_job: whether the job cannot reach its normal end afterwards.
+        least_ranks_count: ranks that the fault needs to show; a job with fewer gets so many.
     """
 
     name: str
@@ -71,6 +74,7 @@ class DrillKind:
     outside: Outside | None = None
     magnitude: tuple[float, float] = (0.0, 0.0)
     ends_job: bool = False
+    least_ranks_count: int = 1
 
 
 def _accuse(
@@ -165,6 +169,17 @@ KINDS: Mapping[str, DrillKind] = MappingProxyType(
                 ("fail_slow", "network_slow"),
                 Outside.SLOW_RELAY,
                 (5.0, 15.0),
+            ),
+            DrillKind(
+                name="slow_startup",
+                sentence="rank {rank} needs {magnitude:.0f} s longer than the others until it joins them at the start",
+                target=Target.RANK,
+                wanted=ExpectedVerdict.ACCUSE,
+                faults=frozenset({"fail_slow"}),
+                causes=frozenset({"startup_slow"}),
+                outside=Outside.LATE_START,
+                magnitude=(35.0, 45.0),
+                least_ranks_count=6,
             ),
             DrillKind(
                 name="agent_killed",

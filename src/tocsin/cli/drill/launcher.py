@@ -28,6 +28,7 @@ from tocsin.cli.drill.rank_config import CheckpointPlan, RankConfig, StepTimes
 from tocsin.cli.drill.result import RankExit
 from tocsin.cli.processes import kill_quietly
 from tocsin.collectors.exec.command import send_exit
+from tocsin.collectors.exec.start import send_start
 
 CLUSTER = "drill"
 _AGENT_START_SECONDS = 30.0
@@ -146,6 +147,8 @@ class DrillJob:
             for rank in range(self.plan.rank_count):
                 self._agents.append(self._start_agent(rank, engine))
             self._wait_for_agents()
+        if self.plan.kind.outside is Outside.LATE_START:
+            self._tell_starts()
         self.board.open_gate()
 
     def pid(self, rank: int) -> int:
@@ -207,7 +210,19 @@ class DrillJob:
             relay_socket=self._relay_socket if rank == self.plan.rank else None,
             attempt=self.attempt.number,
             checkpoints=self.attempt.checkpoints,
+            start_seconds=self._start_seconds(rank),
         )
+
+    def _start_seconds(self, rank: int) -> float | None:
+        """Return how long a rank sleeps before it joins the others, None: the drill is not about the start."""
+        if self.plan.kind.outside is not Outside.LATE_START:
+            return None
+        return self.plan.magnitude if rank == self.plan.rank else 0.0
+
+    def _tell_starts(self) -> None:
+        """Tell each agent that its rank starts, as ``tocsin exec`` does."""
+        for rank in range(self.plan.rank_count):
+            send_start(str(self._agent_socket(rank)), (CLUSTER, self.job_id, self.attempt.number), rank)
 
     def delay_traffic(self, seconds: float) -> None:
         """Delay the traffic of the rank with the fault by ``seconds`` from now on.

@@ -60,7 +60,7 @@ def make_plan(
     Args:
         kind: the kind of drill.
         seed: the same seed gives the same plan.
-        rank_count: number of ranks of the job.
+        rank_count: number of ranks of the job; a kind that needs more gets more.
         healthy_seconds: for a drill without a fault: how long to train, with checkpoints and evaluations; for another
             one: how long to train before the fault, at the pace of an idle machine.
         fault_seconds: how long a fault stays that the job survives, at least.
@@ -68,6 +68,7 @@ def make_plan(
     Returns:
         The plan.
     """
+    rank_count = max(rank_count, kind.least_ranks_count)
     chance = random.Random(seed * 1_000_003 + zlib.crc32(kind.name.encode()))
     is_struck = kind.target is not Target.NOBODY
     return DrillPlan(

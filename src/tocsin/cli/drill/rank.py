@@ -16,6 +16,7 @@ from pathlib import Path
 from tocsin.cli.drill.board import Board
 from tocsin.cli.drill.rank_config import RankConfig
 from tocsin.collectors import hook
+from tocsin.collectors.hook._stages import MARKS, STARTED
 
 _GATE_SECONDS = 60.0
 
@@ -45,6 +46,9 @@ def _train(config: RankConfig) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the drill did not open the gate: did the agents start?")
         time.sleep(0.02)
+    if config.start_seconds is not None:
+        os.environ[STARTED] = str(time.time_ns())  # the fork waited for the agents; its start is now
+        MARKS.adopt()
     from tocsin.cli.drill import trainer  # torch: only here
 
     trainer.train(config, board)

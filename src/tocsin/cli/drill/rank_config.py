@@ -76,6 +76,7 @@ class RankConfig:
         relay_socket: control socket of the relay that its traffic goes through, None: no relay.
         attempt: number of restarts of the job so far.
         checkpoints: where it keeps what a later attempt goes on with, None: it cannot go on.
+        start_seconds: how long it sleeps before it joins the others; None: its start is not told.
     """
 
     rank: int
@@ -94,3 +95,4 @@ class RankConfig:
     relay_socket: Path | None = None
     attempt: int = 0
     checkpoints: CheckpointPlan | None = None
+    start_seconds: float | None = None

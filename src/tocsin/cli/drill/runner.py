@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tocsin.cli.drill.engine import DrillEngine, DrillError, VerdictEar
-from tocsin.cli.drill.faults import ExpectedVerdict
+from tocsin.cli.drill.faults import ExpectedVerdict, Outside
 from tocsin.cli.drill.judge import Answer, Heard, VerdictLine, accused, is_live, judge
 from tocsin.cli.drill.launcher import DrillJob, warm_up
 from tocsin.cli.drill.lines import ShownJob
@@ -119,6 +119,8 @@ class DrillGround:
 
     def _run_job(self, plan: DrillPlan, job: DrillJob) -> DrillResult:
         """Wait for the onset step, inject the fault, wait for the answer, and judge it."""
+        if plan.kind.outside is Outside.LATE_START:
+            return self._run_late_start(plan, job)
         self._wait_for_step(job, 1, _START_SECONDS)
         self.onlooker.started(job)
         began, cpu, first = time.monotonic(), self._cpu_seconds(), job.board.step(plan.rank)
@@ -145,6 +147,22 @@ class DrillGround:
             step_seconds=step_seconds,
             cpu_cores=cpu_cores,
         )
+
+    def _run_late_start(self, plan: DrillPlan, job: DrillJob) -> DrillResult:
+        """Wait for the answer while the job starts, then let it train some steps, and judge it."""
+        onset_ns = time.time_ns()
+        self.onlooker.struck(job, onset_ns)
+        self._wait_for_answer(plan, job, onset_ns)
+        self._wait_for_step(job, 1, _START_SECONDS + plan.magnitude)
+        began, cpu = time.monotonic(), self._cpu_seconds()
+        self._wait_for_step(job, 1 + _LAST_STEPS, _STALL_SECONDS)
+        elapsed, cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
+        self._end_in_order(job)
+        heard = self._verdicts.of_job(job.job_id)
+        answer = judge(plan, onset_ns, heard)
+        exits = tuple(job.exits)
+        steps = elapsed / _LAST_STEPS
+        return DrillResult(plan, job.job_id, onset_ns, answer, tuple(heard), exits, steps, cpu_seconds / elapsed)
 
     def _wait(self, job: DrillJob, until: Callable[[], bool], seconds: float) -> bool:
         """Wait until a condition holds, and call the observer meanwhile; return False after ``seconds``."""

@@ -230,6 +230,7 @@ def train(config: RankConfig, board: Board) -> None:
         board: page shared with the drill.
     """
     torch.set_num_threads(1)
+    time.sleep(config.start_seconds or 0.0)
     store: Store = FileStore(str(config.store_path), config.world_size)
     if config.relay_socket is not None:
         store = DetourStore(store, config.relay_socket)
