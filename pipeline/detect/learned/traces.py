@@ -74,15 +74,13 @@ class _StreamingTraces(LearnedOperator):
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as three parts."""
         own = {"hash": self._learned_hash, "standing_ns": self._standing_ns}
-        parts = self._detector.snapshot()
-        return {self.name: pack_state(own), **{f"{self.name}_{part}": data for part, data in parts.items()}}
+        return {self.name: pack_state(own), **self._detector.snapshot(f"{self.name}_")}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
         """Replace the state by the parts that ``snapshot`` returned."""
         own = unpack_state(parts, self.name)
         self._learned_hash, self._standing_ns = own["hash"], own["standing_ns"]
-        begin = f"{self.name}_"
-        self._detector.restore({name.removeprefix(begin): data for name, data in parts.items() if name != self.name})
+        self._detector.restore(parts, f"{self.name}_")
         self.abstained = self._detector.abstained
 
 

@@ -326,8 +326,8 @@ class TraceDetector(Abstaining):
             )
         return anomalies
 
-    def snapshot(self) -> dict[str, bytes]:
-        """Return the state in two parts: the open window, and what was learned."""
+    def snapshot(self, prefix: str = "") -> dict[str, bytes]:
+        """Return the state in two parts, whose names begin with ``prefix``: the open window, and what was learned."""
         learned = {
             "pasts": {family: past_state(past) for family, past in self._pasts.items()},
             "network_pasts": {family: past_state(past) for family, past in self._network_pasts.items()},
@@ -335,13 +335,14 @@ class TraceDetector(Abstaining):
             "judged": dict(self.judged),
             "streaks": {name: streaks.to_state() for name, streaks in self._streaks.items()},
         }
-        return {"trace_windows": pack_state(self._windows.to_state()), "traces": pack_state(learned)}
+        windows = pack_state(self._windows.to_state())
+        return {f"{prefix}trace_windows": windows, f"{prefix}traces": pack_state(learned)}
 
-    def restore(self, parts: Mapping[str, bytes]) -> None:
-        """Restore the state from the parts that ``snapshot`` returned."""
-        self._windows.load_state(unpack_state(parts, "trace_windows"))
+    def restore(self, parts: Mapping[str, bytes], prefix: str = "") -> None:
+        """Restore the state from the parts that ``snapshot`` returned with the same prefix; others are ignored."""
+        self._windows.load_state(unpack_state(parts, f"{prefix}trace_windows"))
         self.abstained = self._windows.abstained
-        learned = unpack_state(parts, "traces")
+        learned = unpack_state(parts, f"{prefix}traces")
         for family in FAMILIES:
             past_from(self._pasts[family], learned["pasts"][family])
             past_from(self._network_pasts[family], learned["network_pasts"][family])
