@@ -13,7 +13,6 @@ import itertools
 import resource
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bench import detect_learned
+from tests.bench.detect_cost import Cost, cost_of, middle
 from tests.bench.detect_load import JOB, LEVELS, SLICE_SECONDS, START_NS, Fleet, Planted
 from tocsin.models.peer_scales import scale_of, transform
 from tocsin.models.peers import PeerConfig, PeerState, compare
@@ -28,7 +29,7 @@ from tocsin.models.robust import median
 from tocsin.models.similarity import pairwise_sums
 from tocsin.pipeline.core.frame_blocks import FrameBlock, MetricSlice
 from tocsin.pipeline.core.slices import SliceBundle
-from tocsin.pipeline.detect.learned.registry import LEARNED, learned_config
+from tocsin.pipeline.detect.learned.registry import LEARNED
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 from tocsin.pipeline.runtime.job_pipeline import JobConfig, JobPipeline
@@ -43,27 +44,9 @@ _DOUBLINGS = (1250, 2500, 5000, 10_000, 20_000)
 _PLANTED_FACTORS = (1.05, 1.1, 1.2, 0.95, 0.9, 0.8)
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one slice costs.
-
-    Attributes:
-        cpu_seconds: median over the measured slices.
-        wall_seconds: the same by the clock (a machine that others use is slower).
-    """
-
-    cpu_seconds: float
-    wall_seconds: float
-
-    @property
-    def times_real(self) -> float:
-        """Seconds of the job that are worked off in a second of one core."""
-        return SLICE_SECONDS / self.cpu_seconds
-
-
-def by_arrays(fleet: Fleet, count: int, learned: Sequence[str] = ()) -> Cost:
-    """The job's operators (peers, diagnose, decide, health), fed with means; with learned detectors, NAME=MODE each."""
-    pipeline = JobPipeline(JobConfig(learned=learned_config(learned)), JOB)
+def by_arrays(fleet: Fleet, count: int) -> Cost:
+    """The job's operators (peers, diagnose, decide, health), fed with means."""
+    pipeline = JobPipeline(JobConfig(), JOB)
 
     def turns(index: int) -> list[SliceBundle]:
         span = fleet.span(index)
@@ -114,20 +97,7 @@ def _after_warmup(made: Callable[[int], _Data], work: Callable[[_Data], None], c
         data = made(index)
         gc.collect()
         costs.append(cost_of(work, data))
-    return _middle(costs)
-
-
-def cost_of(work: Callable[[_Data], object], data: _Data) -> Cost:
-    """Run it once."""
-    begin_cpu, begin = time.process_time(), time.perf_counter()
-    work(data)
-    return Cost(time.process_time() - begin_cpu, time.perf_counter() - begin)
-
-
-def _middle(costs: Sequence[Cost]) -> Cost:
-    return Cost(
-        statistics.median(cost.cpu_seconds for cost in costs), statistics.median(cost.wall_seconds for cost in costs)
-    )
+    return middle(costs)
 
 
 # -- exact pairwise beside the centre ------------------------------------------------------
@@ -194,7 +164,7 @@ def rank(fleet: Fleet, count: int, planted: Callable[[int], Planted] | None = No
             costs[way].append(cost_of(work, values))
             hits[way] += named[way] == odd.host
         same += named["pairs"] == named["centre"]
-    return Ranking({way: hits[way] / count for way in ways}, same / count, {w: _middle(c) for w, c in costs.items()})
+    return Ranking({way: hits[way] / count for way in ways}, same / count, {w: middle(c) for w, c in costs.items()})
 
 
 # -- the report ----------------------------------------------------------------------------
@@ -217,22 +187,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slices", type=int, default=12, help="measured slices of each figure")
     parser.add_argument("--sizes", type=int, nargs="+", default=_DOUBLINGS)
     parser.add_argument("--windows", type=int, default=42, help="windows of the comparison with exact pairs")
+    parser.add_argument("--turns", type=int, default=6, help="measured turns of ten seconds of each learned detector")
+    parser.add_argument("--only-learned", action="store_true", help="only what the learned detectors cost")
     parser.add_argument("--pairs", type=int, nargs="+", default=(64, 256, 1024, 4096), help="its machines")
     args = parser.parse_args(arguments)
     gc.set_threshold(*GC_THRESHOLDS)  # as the engine does
     print(f"{len(LEVELS)} metrics once a second, slices of {SLICE_SECONDS} s, one job, one process; cost of one slice")
     print(f"{'':>44} {'CPU s':>8} {'wall s':>8} {'x real time':>11} {'MB':>6}")
+    print_learned(Fleet(args.hosts, 1), args.turns)
+    if args.only_learned:
+        return 0
     for gpu_count in (1, 8):
         fleet = Fleet(args.hosts, gpu_count)
         for name, way in (("arrays", by_arrays), ("encoded frames", by_frames)):
             cost = way(fleet, args.slices)
             print(_line(f"{args.hosts:,} machines, {gpu_count} GPU rows each, {name}", cost), flush=True)
-    fleet = Fleet(args.hosts, 1)
-    for name in LEARNED:
-        without, with_it = by_arrays(fleet, args.slices), by_arrays(fleet, args.slices, (f"{name}=evidence",))
-        print(_line(f"{args.hosts:,} machines, arrays, {name} off", without))
-        more = with_it.cpu_seconds / without.cpu_seconds - 1
-        print(f"{_line(f'{args.hosts:,} machines, arrays, with {name}', with_it)}  ({more:+.0%} CPU)", flush=True)
     print("\ncost by machines (1 GPU row each; CPU s of a slice)")
     for name, way in (("arrays", by_arrays), ("encoded frames", by_frames)):
         costs = [way(Fleet(size, 1), args.slices).cpu_seconds for size in args.sizes]
@@ -247,6 +216,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for size in args.pairs:
         print(_ranking_line(size, rank(Fleet(size, 1), args.windows)), flush=True)
     return 0
+
+
+def print_learned(fleet: Fleet, count: int) -> None:
+    """Print what a slice of metrics and steps costs without the learned detectors, with each, and with all."""
+    without = detect_learned.cost_of_slice(fleet, count)
+    print(_line(f"{fleet.host_count:,} machines, a step a second, none learned", without), flush=True)
+    for names in (*((name,) for name in LEARNED), tuple(LEARNED)):
+        with_them = detect_learned.cost_of_slice(fleet, count, [f"{name}=evidence" for name in names])
+        more = with_them.cpu_seconds / without.cpu_seconds - 1
+        print(f"{_line('with ' + ' and '.join(names), with_them)}  ({more:+.0%} CPU)", flush=True)
 
 
 def _line(name: str, cost: Cost) -> str:

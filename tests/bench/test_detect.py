@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.bench import detect
+from tests.bench import detect, detect_learned
 from tests.bench.detect_load import LEVELS, Fleet, Planted
 from tocsin.models.metric_means import means_of
+from tocsin.pipeline.detect.learned.registry import LEARNED
 from tocsin.schemas.metrics import BUILTIN_TABLE
 from tocsin.schemas.records import Frame
 from tocsin.schemas.wire.codec import decode
@@ -71,3 +72,16 @@ def test_nobody_planted_is_found_by_chance_only() -> None:
 
 def test_doublings() -> None:
     assert detect.doublings([1.0, 2.0, 5.0]) == [2.0, 2.5]
+
+
+@pytest.mark.slow  # four pipelines and 150 seconds of a job each
+def test_each_learned_detector_judges_every_measured_turn() -> None:
+    """It raises where one abstains."""
+    for learned in ((), [f"{name}=evidence" for name in LEARNED]):
+        assert detect_learned.cost_of_slice(Fleet(8, 1), 1, learned).wall_seconds > 0.0
+
+
+@pytest.mark.slow
+def test_a_learned_detector_that_has_nothing_to_compare_is_no_measurement() -> None:
+    with pytest.raises(RuntimeError, match=r"not everything was judged: .*too_few_peers"):
+        detect_learned.cost_of_slice(Fleet(2, 1), 1, ("entropy=evidence",))
