@@ -85,7 +85,6 @@ def start(folder: Path, *arguments: str) -> Marked:
         "kill",
         pytest.param("freeze", marks=pytest.mark.slow),
         "slow_compute",
-        "slow_startup",
     ],
 )
 def test_a_struck_rank_is_named_live_and_in_the_replay(short_folder: Path, tmp_path: Path, kind: str) -> None:

@@ -205,7 +205,8 @@ class DrillGround:
             ids = answers()
             return any(line["id"] in ids and line["state"] != "open" for line in lines())
 
-        if self._wait(job, lambda: bool(answers()), _VERDICT_SECONDS):
+        late_seconds = plan.magnitude if plan.kind.outside is Outside.LATE_START else 0.0
+        if self._wait(job, lambda: bool(answers()), _VERDICT_SECONDS + late_seconds):
             self._wait(job, settled, _CONFIRM_SECONDS)
             self._wait(job, lambda: False, _SETTLE_SECONDS)
 
