@@ -217,7 +217,7 @@ def _mfu_lines(mfu: dict[str, Any] | None) -> list[str]:
     tera = f"each GPU does {mfu['flops_per_second'] / 1e12:.3g} TFLOP/s of the model's work"
     if mfu["mfu_ratio"] is None:
         gpu = f"the peak of {mfu['gpu']!r} is in no table" if mfu["gpu"] else "no rank tells its GPU"
-        return [f"  mfu       unknown ({mfu['reason']}): {gpu}; {tera}"]
+        return [f"  mfu       unknown ({mfu['reason']}): {gpu}, give peak_flops_per_second; {tera}"]
     best = "" if mfu["best_ratio"] is None else f", the best level was {100 * mfu['best_ratio']:.1f} %"
     return [f"  mfu       {100 * mfu['mfu_ratio']:.1f} %{best}; {tera}"]
 
