@@ -13,7 +13,6 @@ from tests.pipeline.detect.learned.test_traces import network
 from tocsin.models.bilstm_file import encode_bilstm
 from tocsin.pipeline.detect.learned.config import DetectorMode
 from tocsin.pipeline.detect.learned.registry import LEARNED, learned_config
-from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.runtime.embedded.engine import EngineConfig
 from tocsin.pipeline.runtime.job_pipeline import JobConfig
 from tocsin.schemas.model_announcement import ModelAnnouncement, boundary_after, content_hash
@@ -67,7 +66,9 @@ def add_learned_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--detector`` and ``--model``."""
     text = "a learned detector that judges, too, with off, evidence or accuse; may be repeated"
     parser.add_argument("--detector", metavar="NAME=MODE", action="append", default=[], help=text)
-    text = "announce this file's model; without one it judges with what ships (bilstm, where none ships: untrained)"
+    text = (
+        "announce this file's model; without one it judges with what ships (bilstm: with a network that nobody trained)"
+    )
     parser.add_argument("--model", metavar="NAME=FILE", action="append", default=[], help=text)
 
 
@@ -76,7 +77,7 @@ def learned_of(args: argparse.Namespace) -> Learned:
     modes = learned_config(args.detector)
     named = [setting.partition("=") for setting in args.model]
     models = {name: Path(file).read_bytes() for name, _, file in named}
-    if modes.mode_of(_BILSTM) is not DetectorMode.OFF and _BILSTM not in models and shipped_model(_BILSTM) is None:
+    if modes.mode_of(_BILSTM) is not DetectorMode.OFF and _BILSTM not in models:
         models[_BILSTM] = encode_bilstm({"phases": network()})
     return Learned(tuple(args.detector), models)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -73,7 +74,8 @@ class TestStreamingEntropyOverCollectives(OverCollectives):
 
 class TestStreamingBilstm(NetworkOverPhases):
     def detector(self, graph: JobGraph) -> Detector:
-        announced = Model("n1", None, {"phases": trained()}, "hash of n1") if self.is_taught else None
+        network = trained() if self.is_taught else replace(trained(), line_factor=900.0)
+        announced = Model("n1", None, {"phases": network}, f"hash of {network.line_factor}")
         return judged_by(StreamingBilstm(TracesConfig(), graph), announced)
 
     def untaught(self) -> DetectorCase:
