@@ -151,6 +151,12 @@ class TorchVae(nn.Module):
         return error + kl_weight * kl
 
 
+def weight_count(config: VaeTrainingConfig, width: int = 1) -> int:
+    """Return the number of weights that are trained for one LSTM-VAE of ``width`` metrics."""
+    with torch.device("meta"):
+        return sum(one.numel() for one in TorchVae(width, config).parameters())
+
+
 def train_vae(
     values: Sequence[FloatArray],
     metrics: Sequence[str],

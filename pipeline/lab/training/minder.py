@@ -14,6 +14,7 @@ from tocsin.models.training.lstm_vae_training import VaeTrainingConfig
 from tocsin.pipeline.lab.backtest.minder_runner import published
 from tocsin.pipeline.lab.parallel import Executor, Progress, for_each
 from tocsin.pipeline.lab.training.budget import BudgetTrial, Choice, choose
+from tocsin.pipeline.lab.training.enough import with_enough
 from tocsin.pipeline.lab.training.minder_training import (
     TrainingRecording,
     judge,
@@ -39,11 +40,13 @@ class Fitted:
         model: the model with its thresholds.
         choice: choice of the threshold of ``vae``.
         variants: choice of each variant's threshold.
+        notes: metrics without a network, because they have too few windows; one sentence each.
     """
 
     model: MinderModel
     choice: Choice[MinderConfig]
     variants: Mapping[Variant, Choice[MinderConfig]]
+    notes: tuple[str, ...] = ()
 
 
 def fit_minder(
@@ -66,10 +69,13 @@ def fit_minder(
     Raises:
         RecordingError: a recording cannot be read, or none has a truth.
         ConfigError: no recording has samples of any of the seven metrics.
+        ModelRefusedError: they hold too few machines or windows, or are too short; with the figures and limits.
     """
+    config = VaeTrainingConfig() if config is None else config
     check_labelled(data)
     answers = for_each(executor, read_training_recording, data.folders, on_progress, "reading")
-    recordings = [recording for answer in answers for recording in answer]
+    found = [recording for answer in answers for recording in answer]
+    recordings, notes = with_enough(found, data.folders, config)
     model = train_minder(recordings, config, on_progress, integrated=_has_whole_windows(recordings))
     choices: dict[Variant, Choice[MinderConfig]] = {}
     for variant in VARIANTS if model.integrated else [name for name in VARIANTS if name != "integrated"]:
@@ -77,7 +83,7 @@ def fit_minder(
         choices[variant] = _chosen(tried, budget_per_machine_day, has_faults=data.fault_count > 0)
     sigmas: dict[str, float] = {name: choice.thing.threshold_sigmas or 0.0 for name, choice in choices.items()}
     model = replace(model, threshold_sigmas=sigmas["vae"], variant_sigmas=sigmas)
-    return Fitted(model, choices["vae"], choices)
+    return Fitted(model, choices["vae"], choices, notes)
 
 
 def _has_whole_windows(recordings: Sequence[TrainingRecording]) -> bool:

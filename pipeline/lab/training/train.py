@@ -204,7 +204,7 @@ def _minder(data: TrainingSet, config: TrainingConfig, executor: Executor, on_pr
     )
     thresholds: dict[str, Any] = {"threshold_sigmas": fitted.model.threshold_sigmas}
     thresholds["variant_sigmas"] = dict(fitted.model.variant_sigmas)
-    lines = [f"{len(fitted.model.single)} LSTM-VAEs, order: {', '.join(fitted.model.priority)}"]
+    lines = [*fitted.notes, f"{len(fitted.model.single)} LSTM-VAEs, order: {', '.join(fitted.model.priority)}"]
     unlabelled = len(data.members) - len(data.labelled)
     if unlabelled:
         lines.append(f"{unlabelled} recordings without truth.json teach the LSTM-VAEs, and no threshold")

@@ -34,7 +34,7 @@ from tocsin.pipeline.lab.training.minder_training import THRESHOLDS
 from tocsin.pipeline.lab.training.recordings import TrainingSet
 from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.score import machine_days_of, score_lines
-from tocsin.schemas.errors import ConfigError, RecordingError
+from tocsin.schemas.errors import ConfigError, ModelRefusedError, RecordingError
 
 
 def fit(data: TrainingSet, budget: float = 0.01) -> Fitted:
@@ -116,7 +116,7 @@ def test_recordings_without_the_seven_metrics_are_refused_by_their_names(tmp_pat
 def test_recordings_shorter_than_a_window_are_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "a", recording(5, NEVER), truth={"faults": []})
 
-    with pytest.raises(ConfigError, match=r"no whole window.*must be 8 samples in a row of one machine"):
+    with pytest.raises(ModelRefusedError, match=r"\(too_short\): .*: the longest has 5 s of samples, it takes 100 s"):
         fit(looked(folder))
 
 
