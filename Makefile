@@ -27,7 +27,7 @@ help:
 	@echo "make test-peers-kube  against a real Kubernetes API server (make peers-kube builds it: Go, six minutes)"
 	@echo "make lint       ruff, mypy, import-linter, units in names;  make format: mend what can be mended"
 	@echo "make bench      the figures that docs/claims.md cites;  make bench-stream: Kafka, Flink, ClickHouse at 10,000 hosts"
-	@echo "make models     the LSTM-VAEs that ship in models/defaults, from simulated recordings of one seed (minutes)"
+	@echo "make models     the networks that ship in models/defaults, from simulated jobs of one seed and recorded drills (minutes)"
 	@echo "make bench-quiet   healthy jobs of up to thousands of machines: is anybody accused?  make bench-detect: machines a second"
 	@echo "make bench-whatif  how fast tocsin whatif is, beside a simulation of one operation at a time, and its memory"
 	@echo "make parity     every recording through Kafka, Flink and ClickHouse: what the embedded engine says, to the byte"

@@ -169,7 +169,7 @@ def test_the_networks_of_bilstm_go_through_the_registry_into_a_backtest(
     assert main([*argv, "--model", f"bilstm={card.version}"]) == 0
     assert json.loads(capsys.readouterr().out)["sets"]["bilstm"]["all"]["hits"] == 1
     assert main(argv) == 0
-    assert json.loads(capsys.readouterr().out)["sets"]["bilstm"]["not_judged"] == {"no_model": 1}
+    assert json.loads(capsys.readouterr().out)["sets"]["bilstm"]["not_judged"] == {}
     assert main(["models", "show", "bilstm", card.version]) == 0
     assert main(["models", "promote", "bilstm", card.version, "--force"]) == 0
     assert main([*argv, "--model", "bilstm=current"]) == 0
@@ -235,6 +235,7 @@ def test_a_detector_that_the_recordings_say_nothing_of(tmp_path: Path, capsys: p
     [
         ([], "RECORDING = 'none': must be given, or --from-kafka, or --defaults"),
         (["x", "--defaults"], "--defaults = 'RECORDING': must be used alone"),
+        (["--defaults", "--detector", "steps"], "--detector = 'steps': must be minder or bilstm with --defaults"),
         (["x", "--since", "2h"], "--since = '2h': must be used with --from-kafka"),
         (["x", "--seed", "-1"], "--seed = -1: must be 0 or more"),
         (["x", "--budget-per-machine-day", "0"], "--budget-per-machine-day = 0.0: must be above 0"),

@@ -20,8 +20,14 @@ from tocsin.pipeline.recording.writer import write_recording
 from tocsin.schemas.records import NS_PER_SECOND
 
 CASE_SECONDS = 1800.0
+_TELLING = ("waits", "full")
+"""Levels of step detail with at least the time that a rank waits for others."""
 LEAST_FAULT_NS = 780 * NS_PER_SECOND
 FIRST_SEEDS = {"fit": 3_000_000, "held": 4_000_000}
+FIRST_STEP_SEED = 3_500_000
+STEP_COUNT, STEP_HOSTS = 32, (4, 12)
+"""Number of recordings of steps and range of hosts, for the networks of ``bilstm``: 300 sequences of each at most are
+used, so that more machines would not teach more."""
 DEFAULT_COUNT, DEFAULT_HOSTS = 40, (4, 32)
 """Number of recordings and range of hosts: 20 hours, 10 machine-days. 20,000 windows of each metric are drawn from
 them; more would not improve 400 weights."""
@@ -37,6 +43,7 @@ class CaseRequest:
         is_healthy: whether the case has no fault.
         half: half of the parameter ranges.
         hosts: range of the number of machines.
+        duration_seconds: length of the case, None: its own.
     """
 
     folder: Path
@@ -44,6 +51,7 @@ class CaseRequest:
     is_healthy: bool
     half: Half
     hosts: tuple[int, int]
+    duration_seconds: float | None = CASE_SECONDS
 
 
 def long_cases(count: int, half: Half, hosts: tuple[int, int], first_seed: int) -> Iterator[Case]:
@@ -86,9 +94,53 @@ def write_defaults(
     return list(for_each(executor, write_one, orders, on_progress, "simulating"))
 
 
+def step_cases(count: int, first_seed: int) -> Iterator[Case]:
+    """Yield ``count`` cases whose ranks tell the phases of their steps, every second one healthy."""
+    found = 0
+    for seed in itertools.count(first_seed):
+        if found == count:
+            return
+        case = draw_case(seed, STEP_HOSTS, HEALTHY if found % 2 else None, "fit")
+        if case.shape.step_detail in _TELLING:
+            found += 1
+            yield case
+
+
+def write_step_defaults(
+    folder: Path, seed: int, executor: Executor, count: int = STEP_COUNT, on_progress: Progress | None = None
+) -> list[Path]:
+    """Write the recordings of steps from which the networks of ``bilstm`` are trained, and return their folders.
+
+    Args:
+        folder: target folder, which gets ``steps-0000`` and so on.
+        seed: 0 for those of the models that are part of tocsin.
+        executor: distributes the work to processes.
+        count: number of recordings.
+        on_progress: called with the progress.
+    """
+    cases = step_cases(count, FIRST_STEP_SEED + 1_000_000_000 * seed)
+    orders = [
+        CaseRequest(folder / f"steps-{index:04d}", case.seed, case.kind == HEALTHY, "fit", STEP_HOSTS, None)
+        for index, case in enumerate(cases)
+    ]
+    return list(for_each(executor, write_steps, orders, on_progress, "simulating steps"))
+
+
 def write_one(order: CaseRequest) -> Path:
-    """Write one of these recordings and return its folder."""
-    kind = HEALTHY if order.is_healthy else None
-    case = draw_case(order.seed, order.hosts, kind, order.half, duration_seconds=CASE_SECONDS)
-    write_recording(order.folder, metrics_only(case))
+    """Write the metrics of one of these recordings and return its folder."""
+    write_recording(order.folder, metrics_only(_case_of(order)))
     return order.folder
+
+
+def write_steps(order: CaseRequest) -> Path:
+    """Write the steps of one of these recordings, and what its job announced; return its folder."""
+    whole = _case_of(order).recording()
+    tables = {name: columns for name, columns in whole.tables.items() if name != "host_metrics"}
+    write_recording(order.folder, replace(whole, tables=tables, user_metrics={}))
+    return order.folder
+
+
+def _case_of(order: CaseRequest) -> Case:
+    """Return the case of a request."""
+    kind = HEALTHY if order.is_healthy else None
+    return draw_case(order.seed, order.hosts, kind, order.half, duration_seconds=order.duration_seconds)

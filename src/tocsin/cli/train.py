@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from tocsin.pipeline.lab.training.train import Trained
 
 DETECTORS = ("peers", "steps", "minder", "entropy", "bilstm")
+SHIPPED = ("minder", "bilstm")
+"""Detectors whose models ``--defaults`` makes. Of ``entropy`` the program's own alarm line ships."""
 _SHOWN_NOTES = 10
 _EXIT_NO_MODEL = 1
 
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
     text = "recordings, or folders that hold some; with truth.json where thresholds are fitted"
     parser.add_argument("recordings", metavar="RECORDING", type=Path, nargs="*", help=text)
-    parser.add_argument("--detector", choices=DETECTORS, default="peers", help="what is trained (%(default)s)")
+    parser.add_argument("--detector", choices=DETECTORS, help="what is trained (peers)")
     text = "false accusations that a machine may cost in a day; inf: none is asked for, the best F1 (%(default)s)"
     parser.add_argument("--budget-per-machine-day", metavar="X", type=float, default=0.01, help=text)
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="the same seed and data give the same model")
@@ -47,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", metavar="N", type=int, default=len(os.sched_getaffinity(0)), help=text)
     add_registry_argument(parser)
     text = (
-        "the LSTM-VAEs that ship with tocsin: simulates the recordings of --seed, learns from them, asks for no budget"
+        "the models that ship with tocsin, or that of --detector alone: simulates the recordings of --seed, learns from"
+        " them and from the drills that are part of the program"
     )
     parser.add_argument("--defaults", action="store_true", help=text)
     text = "write DETECTOR/model.bin and card.json there, as the sources keep them, and not into the registry"
@@ -68,13 +72,25 @@ def run(args: argparse.Namespace) -> int:
     set_up_logs(args)
     signal.signal(signal.SIGTERM, interrupt)  # as Ctrl-C: temporary folders go
     _check(args)
-    begun = os.times()
     with (
         tempfile.TemporaryDirectory(prefix="tocsin-train-") as own,
         shared_out(args.jobs) as executor,
         Shown() as shown,
     ):
-        trained = _train(args, Path(own), executor, shown)
+        return max(_made(args, detector, Path(own), executor, shown) for detector in _detectors(args))
+
+
+def _detectors(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the detectors whose models are trained."""
+    if args.detector is not None:
+        return (args.detector,)
+    return SHIPPED if args.defaults else ("peers",)
+
+
+def _made(args: argparse.Namespace, detector: str, own: Path, executor: Executor, shown: Shown) -> int:
+    """Train the model of one detector, store it, and return the exit status."""
+    begun = os.times()
+    trained = _train(args, detector, own, executor, shown)
     for line in trained.lines:
         print(plain(line))
     return _keep(args, trained, begun)
@@ -98,36 +114,50 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--defaults", "RECORDING", "used alone: it simulates its own recordings")
     if not (args.recordings or args.from_kafka or args.defaults):
         raise ConfigError("RECORDING", "none", "given, or --from-kafka, or --defaults")
-    if args.defaults:
-        args.detector, args.budget_per_machine_day = "minder", float("inf")
+    if args.defaults and args.detector not in (None, *SHIPPED):
+        raise ConfigError("--detector", args.detector, f"{' or '.join(SHIPPED)} with --defaults: only these ship")
 
 
-def _train(args: argparse.Namespace, own: Path, executor: Executor, shown: Shown) -> Trained:
+def _train(args: argparse.Namespace, detector: str, own: Path, executor: Executor, shown: Shown) -> Trained:
     """Collect the recordings, train on them, and return the model."""
     from tocsin.pipeline.lab.training.recordings import look_at_all
     from tocsin.pipeline.lab.training.train import TrainingConfig, train
 
     paths, source = list(args.recordings), [str(path) for path in args.recordings]
+    budget = args.budget_per_machine_day
     if args.defaults:
-        from tocsin.pipeline.lab.training.simulated import write_defaults
-
-        left_out = "drills are left out: they are not the same bytes from the same seed"
-        shown.say(f"simulating the recordings of the default models; {left_out}")
-        write_defaults(own, args.seed, executor, on_progress=shown.on_progress)
-        paths, source = [own], [f"tocsin train --defaults --seed {args.seed}"]
+        paths = [_default_recordings(detector, own / detector, args.seed, executor, shown)]
+        source = [f"tocsin train --defaults --detector {detector} --seed {args.seed}"]
+        if detector == "minder":  # the published baseline: its thresholds are those with the best F1
+            budget = math.inf
     if args.from_kafka:
         paths.append(_from_kafka(args, own / "kafka"))
         since, until = args.since or "all", args.until or "now"
         source.append(f"kafka {args.topic_prefix}.* {args.from_kafka} {since} to {until}")
     data = look_at_all(paths, executor, source)
     validation = look_at_all(args.validate, executor) if args.validate else None
-    shown.say(f"{args.detector}: {_size_of(data)}")
+    shown.say(f"{detector}: {_size_of(data)}")
     if validation is not None:
         shown.say(f"validation: {_size_of(validation)}")
     _notes(data, shown)
-    config = TrainingConfig(args.detector, args.budget_per_machine_day, args.seed)
+    config = TrainingConfig(detector, budget, args.seed)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return train(data, config, now, executor, validation=validation, on_progress=shown.on_progress)
+
+
+def _default_recordings(detector: str, folder: Path, seed: int, executor: Executor, shown: Shown) -> Path:
+    """Write the recordings from which a detector's default model is trained, and return their folder."""
+    from tocsin.pipeline.lab.training.drills import write_drills
+    from tocsin.pipeline.lab.training.simulated import write_defaults, write_step_defaults
+
+    shown.say(f"{detector}: simulating recordings")
+    if detector == "minder":
+        write_defaults(folder, seed, executor, on_progress=shown.on_progress)
+        return folder
+    write_step_defaults(folder, seed, executor, on_progress=shown.on_progress)
+    drills = write_drills(folder)
+    shown.say(f"{detector}: {counted(len(drills), 'recorded drill')} beside them")
+    return folder
 
 
 def _size_of(data: TrainingSet) -> str:

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from tocsin.cli.drill import report
-from tocsin.cli.drill.faults import KINDS, DrillKind, ExpectedVerdict
+from tocsin.cli.drill.faults import KINDS, DrillKind, ExpectedVerdict, Outside
 from tocsin.cli.drill.lines import PlainLines
 from tocsin.cli.drill.plan import DrillPlan, make_plan
 from tocsin.cli.drill.result import DrillResult
@@ -79,7 +79,8 @@ def _check_minutes(args: argparse.Namespace) -> None:
 
 def _stays(kind: DrillKind) -> bool:
     """Return whether a job goes on with a fault of this kind."""
-    return kind.wanted in {ExpectedVerdict.ACCUSE, ExpectedVerdict.EXPLAIN} and not kind.ends_job
+    is_lasting = not kind.ends_job and kind.outside is not Outside.LATE_START
+    return is_lasting and kind.wanted in {ExpectedVerdict.ACCUSE, ExpectedVerdict.EXPLAIN}
 
 
 def _check_act(args: argparse.Namespace) -> None:

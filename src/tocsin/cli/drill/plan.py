@@ -28,7 +28,7 @@ class DrillPlan:
         seed: seed of all random choices.
         rank_count: number of ranks of the job.
         rank: rank that gets the fault (chosen also if the kind has none).
-        onset_step: step at which the fault is injected.
+        onset_step: step at which the fault is injected, or a later one, after ``healthy_seconds``.
         magnitude: strength of the fault, in the kind's own unit.
         order: the fault that affected ranks inject into themselves.
         pauses: announced phases between steps.
@@ -62,7 +62,7 @@ def make_plan(
         seed: the same seed gives the same plan.
         rank_count: number of ranks of the job; a kind that needs more gets more.
         healthy_seconds: for a drill without a fault: how long to train, with checkpoints and evaluations; for another
-            one: how long to train before the fault, at the pace of an idle machine.
+            one: how long to train before the fault, at least.
         fault_seconds: how long a fault stays that the job survives, at least.
 
     Returns:
@@ -76,7 +76,7 @@ def make_plan(
         seed=seed,
         rank_count=rank_count,
         rank=chance.randrange(rank_count),
-        onset_step=chance.randint(*_ONSET_STEPS) + (round(healthy_seconds / _STEP_SECONDS) if is_struck else 0),
+        onset_step=chance.randint(*_ONSET_STEPS),
         magnitude=chance.uniform(*kind.magnitude),
         order=chance.choice(kind.orders) if kind.orders else OrderKind.NOTHING,
         pauses=_pauses(chance, healthy_seconds) if healthy_seconds > 0 and not is_struck else (),

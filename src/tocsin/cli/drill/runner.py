@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tocsin.cli.drill.engine import DrillEngine, DrillError, VerdictEar
-from tocsin.cli.drill.faults import ExpectedVerdict, Outside
+from tocsin.cli.drill.faults import ExpectedVerdict, Outside, Target
 from tocsin.cli.drill.judge import Answer, Heard, VerdictLine, accused, is_live, judge
 from tocsin.cli.drill.launcher import DrillJob, warm_up
 from tocsin.cli.drill.lines import ShownJob
@@ -124,7 +124,11 @@ class DrillGround:
         self._wait_for_step(job, 1, _START_SECONDS)
         self.onlooker.started(job)
         began, cpu, first = time.monotonic(), self._cpu_seconds(), job.board.step(plan.rank)
-        self._wait_for_step(job, plan.onset_step, plan.onset_step * 0.2 + _STALL_SECONDS + plan.healthy_seconds)
+        self._wait_for_step(job, plan.onset_step, plan.onset_step * 0.2 + _STALL_SECONDS)
+        if plan.kind.target is not Target.NOBODY and self._wait(
+            job, lambda: bool(job.exits), began + plan.healthy_seconds - time.monotonic()
+        ):
+            raise DrillError(f"a rank ended before the fault: {job.exits[0]}")
         elapsed = time.monotonic() - began
         step_seconds = elapsed / max(1, job.board.step(plan.rank) - first)
         cpu_cores = (self._cpu_seconds() - cpu) / elapsed

@@ -15,11 +15,13 @@ from tocsin.models.bilstm_ocnn import ARRAYS, OcnnModel
 from tocsin.models.documents import Model
 from tocsin.models.entropy import EntropyConfig
 from tocsin.models.op_features import COMMUNICATION, PHASES, Vocabulary, feature_count, phase_vocabulary
+from tocsin.pipeline.detect.learned import traces
 from tocsin.pipeline.detect.learned.operator import LearnedOperator
 from tocsin.pipeline.detect.learned.traces import StreamingBilstm, StreamingEntropy
 from tocsin.pipeline.detect.traces.detector import TraceDetector, TracesConfig
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.errors import ConfigError
+from tocsin.schemas.model_announcement import BUILTIN_VERSION
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Slice, StepBatch
 from tocsin.schemas.verdicts import Anomaly
@@ -146,12 +148,26 @@ def test_another_network_begins_anew_and_another_line_does_not() -> None:
     assert entropy.operator.card()["line_sigmas"] == EntropyConfig().max_sigmas
 
 
-def test_without_networks_it_abstains_by_name() -> None:
+def test_without_networks_it_abstains_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "_shipped", lambda: ({}, ""))
     job = Job(StreamingBilstm).play(slices())
 
     assert not job.said
     assert set(job.operator.abstained) == {Reason.NO_MODEL}
     assert job.operator.card() == {"version": "", "content_hash": "", "families": {}}
+
+
+def test_without_an_announcement_those_that_ship_judge_and_after_a_withdrawal_again() -> None:
+    job = Job(StreamingBilstm)
+    shipped = job.operator.card()
+    job.operator.on_model(model())
+    announced = job.operator.card()
+    job.operator.on_model(None)
+
+    assert shipped["version"] == BUILTIN_VERSION
+    assert "phases" in shipped["families"]
+    assert announced["version"] != BUILTIN_VERSION
+    assert job.operator.card() == shipped
 
 
 def test_a_job_that_does_not_measure_what_the_network_was_trained_on_is_an_abstention_by_name() -> None:

@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 
 from tocsin.cli.main import main
+from tocsin.models.bilstm_file import decode_bilstm, encode_bilstm
 from tocsin.models.minder import PRIORITY
 from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.pipeline.lab.backtest.series import series_of
 from tocsin.pipeline.lab.registry import BUILTIN, Registry
+from tocsin.pipeline.lab.training.drills import drill_files
 from tocsin.pipeline.lab.training.simulated import (
     DEFAULT_COUNT,
     DEFAULT_HOSTS,
     FIRST_SEEDS,
+    FIRST_STEP_SEED,
+    STEP_COUNT,
     long_cases,
     metrics_only,
+    step_cases,
 )
 from tocsin.schemas.model_announcement import content_hash
 
@@ -40,6 +45,22 @@ def test_the_shipped_model_is_whole_and_what_its_card_says(tmp_path: Path) -> No
     assert card.training["faults"] == card.metrics["training"]["faults"] > 0
     assert len(payload) < 64 * 1024
     assert encode_minder(model) == payload
+
+
+def test_the_shipped_networks_are_small_and_were_taught_by_simulated_jobs_and_all_recorded_drills(
+    tmp_path: Path,
+) -> None:
+    registry = Registry.open(str(tmp_path / "registry"))
+    card, payload = registry.card("bilstm", BUILTIN), registry.payload("bilstm", BUILTIN)
+    networks = decode_bilstm(payload)
+    folders = list(step_cases(STEP_COUNT, FIRST_STEP_SEED))
+
+    assert content_hash(payload) == card.content_hash
+    assert card.training["recordings"] == len(folders) + len(drill_files())
+    assert set(networks) == set(card.training["operations"])
+    assert "phases" in networks
+    assert encode_bilstm(networks) == payload
+    assert len(payload) < 256 * 1024
 
 
 def test_the_simulation_gives_what_the_shipped_model_was_trained_on(tmp_path: Path) -> None:
@@ -67,7 +88,7 @@ def test_one_command_gives_it_again(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs tocsin[train]")
     shipped = Registry.open(str(tmp_path / "registry"))
 
-    assert main(["train", "--defaults", "--out", str(tmp_path)]) == 0
+    assert main(["train", "--defaults", "--detector", "minder", "--out", str(tmp_path)]) == 0
     again = decode_minder((tmp_path / "minder" / "model.bin").read_bytes())
     model = decode_minder(shipped.payload("minder", BUILTIN))
 
