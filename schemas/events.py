@@ -19,7 +19,18 @@ AGENT: Final = "agent"  # {"edge": "start|stop"}
 XID: Final = "xid"  # {"code": 94, "pci": "0000:c1:00.0"}
 EXIT: Final = "exit"  # {"code": 1, "signal": 0, "stderr_tail": ""}; said again: "ended_ns" (event_payloads.ENDED_NS)
 STAGE: Final = "stage"  # {"stage", "edge", "start_kind"}; at an end also "seconds", how long it lasted
-LOADER: Final = "loader"  # {"source", "queue_depth", "fetch_seconds", "rows"}
+LOADER: Final = "loader"
+# {"source", "queue_depth", "fetch_seconds", "rows"}; optional "step", "recovery_seconds" and the other LOADER_COUNTS
+LOADER_COUNTS: Final = (
+    "queue_depth",
+    "rows",
+    "tokens",
+    "max_length",
+    "sum_squared_lengths",
+    "memory_bytes",
+    "worker_count",
+    "restarts",
+)
 HOST_FACTS: Final = "host_facts"
 # {"boot_id", "booted_ns", "kernel", "driver", "firmware"}: at start, at a change, every five minutes
 NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm|local_…" (its own), "value": "nan|inf|-inf"}

@@ -27,6 +27,7 @@ from tocsin.collectors.agent.messages import (
     Exit,
     GroupList,
     Hello,
+    LoaderReport,
     ModelWork,
     NotFinite,
     PhaseEdge,
@@ -268,7 +269,9 @@ class AgentCore:
         elif isinstance(body, PhaseEdge):
             rank.on_phase(body, now)
             self._hook_event(datagram, now)
-        elif isinstance(body, NotFinite) or (isinstance(body, ModelWork) and rank.is_model_due(body, now)):
+        elif isinstance(body, NotFinite | LoaderReport) or (
+            isinstance(body, ModelWork) and rank.is_model_due(body, now)
+        ):
             self._hook_event(datagram, now)
         elif isinstance(body, Bye):
             self._on_bye(state, rank, datagram, now)

@@ -25,6 +25,7 @@ from tocsin.collectors.agent.messages import (
     Hello,
     InFlight,
     LastDone,
+    LoaderReport,
     ModelWork,
     NotFinite,
     PhaseEdge,
@@ -32,7 +33,7 @@ from tocsin.collectors.agent.messages import (
     StepDone,
 )
 from tocsin.schemas.errors import DecodeError, FieldError, UnknownKindError, VersionError
-from tocsin.schemas.events import ANNOUNCED_PHASES, JOB_FACT_KEYS
+from tocsin.schemas.events import ANNOUNCED_PHASES, JOB_FACT_KEYS, LOADER_COUNTS
 from tocsin.schemas.job_key import why_reserved
 from tocsin.schemas.records import CommGroup, GroupKind, JobKey, StepRecord
 from tocsin.schemas.startup import Edge, StartKind, StartupStage
@@ -239,6 +240,20 @@ def _model(fields: Fields) -> ModelWork:
     return ModelWork(payload)
 
 
+def _loader(fields: Fields) -> LoaderReport:
+    """Read the body about a data loader; what is null or missing stays away."""
+    values: dict[str, str | float] = {"source": fields.text("source", default="")}
+    if "step" in fields.values:
+        values["step"] = fields.integer("step", -1, MAX_STEP)
+    for name in ("fetch_seconds", "recovery_seconds"):
+        if (seconds := fields.seconds(name)) is not None:
+            values[name] = seconds
+    for name in LOADER_COUNTS:
+        if fields.values.get(name) is not None:
+            values[name] = fields.integer(name, 0)
+    return LoaderReport(values)
+
+
 def _exit(fields: Fields) -> Exit:
     """Read the body of a process's exit."""
     return Exit(
@@ -268,6 +283,7 @@ _PARSERS: Final[Mapping[str, Callable[[Fields], Body]]] = {
     "stage": _stage,
     "nan": _nan,
     "model": _model,
+    "loader": _loader,
     "bye": lambda _: Bye(),
     "exit": _exit,
     "dump": _dump,

@@ -7,6 +7,7 @@ from typing import Final
 from tocsin.collectors.agent.messages import (
     Exit,
     Hello,
+    LoaderReport,
     ModelWork,
     NotFinite,
     PhaseEdge,
@@ -38,6 +39,8 @@ def hook_event(body: object) -> HostEvent:
     if isinstance(body, NotFinite):
         payload = {"step": body.step, "what": body.what, "value": body.value}
         return HostEvent(events.NAN, EventSource.JOB, Severity.ERROR, payload)
+    if isinstance(body, LoaderReport):
+        return HostEvent(events.LOADER, EventSource.LOADER, Severity.INFO, dict(body.values))
     if isinstance(body, Exit):
         bad = bool(body.code or body.signal)
         payload = {"code": body.code, "signal": body.signal, "stderr_tail": body.stderr_tail, "pid": body.pid}

@@ -119,6 +119,17 @@ class ModelWork:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderReport:
+    """The state of a rank's data loader.
+
+    Attributes:
+        values: payload of the ``loader`` event.
+    """
+
+    values: Mapping[str, str | float]
+
+
+@dataclass(frozen=True, slots=True)
 class Bye:
     """The normal end of a hook."""
 
@@ -144,7 +155,20 @@ class DumpWritten:
     why: str
 
 
-Body = Hello | GroupList | StepDone | Beat | PhaseEdge | StageEdge | NotFinite | ModelWork | Bye | Exit | DumpWritten
+Body = (
+    Hello
+    | GroupList
+    | StepDone
+    | Beat
+    | PhaseEdge
+    | StageEdge
+    | NotFinite
+    | ModelWork
+    | LoaderReport
+    | Bye
+    | Exit
+    | DumpWritten
+)
 
 
 class Datagram(NamedTuple):

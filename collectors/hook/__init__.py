@@ -131,6 +131,7 @@ class Hook:
         loader: Any = None,
         *,
         collectives: bool = True,
+        source: str | None = None,
         **work: float,
     ) -> Any:
         """Time a model, an optimizer and a loader, and return the wrapped loader; see the module's ``attach``."""
@@ -151,7 +152,7 @@ class Hook:
             self._handles += attach_optimizer(optimizer, self.recorder)
         if collectives:
             self.tracker.install()
-        return None if loader is None else TimedLoader(loader, self.recorder)
+        return None if loader is None else TimedLoader(loader, self.recorder, source)
 
     def close(self) -> None:
         """Send the goodbye, end the thread and remove all wrappers; a second call does nothing."""
@@ -255,6 +256,7 @@ def attach(
     loader: Iterable[Any] | None = None,
     *,
     collectives: bool = True,
+    source: str | None = None,
     **work: float,
 ) -> Any:
     """Time a plain PyTorch loop; return a wrapper of the loader, to iterate over in its place.
@@ -269,6 +271,9 @@ def attach(
             with ``step``.
         collectives: whether to record the calls of ``torch.distributed``. Call ``attach`` after ``init_process_group``,
             and write ``dist.all_reduce(...)``; names imported before are not recorded.
+        source: name of the loader's source in reports. Without it: a text ``source``, ``name`` or ``dataset_name`` of
+            the loader's data set, else the data set's class. A batch that is a dictionary with a text (or one a
+            row) at ``source`` or ``dataset`` names its own.
         **work: what the model needs, for its FLOPs utilization (docs/mfu.md): ``flops_per_step`` of the whole job; or
             ``parameters`` and ``tokens_per_step`` of the whole job, with ``layers hidden_size sequence_length`` for
             the attention; ``peak_flops_per_second`` of this rank's GPU. What is not given is counted where it can be.
@@ -277,7 +282,7 @@ def attach(
         TypeError: a keyword is unknown, or its value is no number.
         ValueError: a keyword's value is negative or not finite.
     """
-    return _training_hook().attach(model, optimizer, loader, collectives=collectives, **work)
+    return _training_hook().attach(model, optimizer, loader, collectives=collectives, source=source, **work)
 
 
 def close() -> None:

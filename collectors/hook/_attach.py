@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from typing import Any
 
+from tocsin.collectors.hook._loader import source_of
 from tocsin.collectors.hook._recorder import Recorder
 from tocsin.collectors.hook._timer import BACKWARD, COMMUNICATION
 from tocsin.collectors.hook._torch import module
@@ -19,13 +20,14 @@ class TimedLoader:
     other than ``iter`` and ``len`` show the difference.
     """
 
-    __slots__ = ("_tocsin_loader", "_tocsin_recorder")
+    __slots__ = ("_tocsin_loader", "_tocsin_recorder", "_tocsin_source")
 
-    def __init__(self, loader: Iterable[Any], recorder: Recorder) -> None:
+    def __init__(self, loader: Iterable[Any], recorder: Recorder, source: str | None = None) -> None:
         if type(loader) is TimedLoader:  # attached twice: its batches are still fetched once
             loader = loader._tocsin_loader  # noqa: SLF001  # another one of this class
         object.__setattr__(self, "_tocsin_loader", loader)
         object.__setattr__(self, "_tocsin_recorder", recorder)
+        object.__setattr__(self, "_tocsin_source", source_of(loader, source))
 
     @property  # type: ignore[misc]  # object's can be set, nobody sets this one
     def __class__(self) -> type[Any]:
@@ -36,6 +38,7 @@ class TimedLoader:
         recorder.begin_pass()
         with recorder.phases["data"]:  # starting the workers is waiting for data too
             iterator = iter(self._tocsin_loader)
+        recorder.loaders.begin_pass(iterator, self._tocsin_source)
         return TimedIterator(iterator, recorder)
 
     def __len__(self) -> int:
@@ -70,13 +73,26 @@ class TimedIterator:
         return self
 
     def __next__(self) -> Any:
-        self._recorder.begin_loader_step()
+        recorder, watch = self._recorder, None
+        recorder.begin_loader_step()
+        if not recorder.inert and recorder.timer.is_timed():
+            watch = recorder.loaders
+            watch.begin_fetch(self._iterator, recorder.current_step)
         try:
             with self._data:
-                return next(self._iterator)
+                batch = next(self._iterator)
         except StopIteration:
-            self._recorder.cancel_loader_step()
+            if watch is not None:
+                watch.cancel_fetch(failed=False)
+            recorder.cancel_loader_step()
             raise
+        except BaseException:
+            if watch is not None:
+                watch.cancel_fetch(failed=True)
+            raise
+        if watch is not None:
+            watch.end_fetch(batch)
+        return batch
 
 
 class LocalHook:

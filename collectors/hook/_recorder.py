@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from tocsin.collectors.hook._identity import Identity
+from tocsin.collectors.hook._loader import LoaderWatch
 from tocsin.collectors.hook._loss import LossWatch
 from tocsin.collectors.hook._sender import Sender
 from tocsin.collectors.hook._timer import (
@@ -72,6 +73,7 @@ class Recorder:
         completed: operations that finished since the last step's end, only the newest ones.
         work: what is known of the model's work and the GPU (``_work``); replaced as a whole.
         start: is told the first step, and phases before it; None afterwards.
+        loaders: what is known of the rank's data loaders.
         wall_offset_ns: difference from ``perf_counter_ns`` to Unix time.
     """
 
@@ -86,6 +88,7 @@ class Recorder:
         "explicit",
         "identity",
         "inert",
+        "loaders",
         "losses",
         "phases",
         "sender",
@@ -109,6 +112,7 @@ class Recorder:
         self.explicit = False
         self.blocked: dict[int, Operation] = {}
         self.completed: deque[Operation] = deque(maxlen=MAX_COLLECTIVES)
+        self.loaders = LoaderWatch()
         self.losses = LossWatch()
         self.work: Mapping[str, float | str] = {}
         self.start: StartListener | None = None

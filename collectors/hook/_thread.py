@@ -111,6 +111,8 @@ class Reporter:
         if self.newly_overdue(flying) or self._due("beat", BEAT_NS, now):
             self._sent_at["beat"] = now
             self._beat(flying)
+        for report in recorder.loaders.take():
+            recorder.send("loader", **report)
         self._dump_when_stuck(flying)
 
     def _due(self, what: str, period_ns: int, now: int) -> bool:

@@ -121,8 +121,10 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     events.STAGE: {"stage": WORD, "edge": WORD, "start_kind": WORD, "seconds": SECONDS},
     events.LOADER: {
         "source": WORD,
+        "step": STEP,
         "fetch_seconds": SECONDS,
-        **dict.fromkeys(("queue_depth", "rows", "tokens", "max_length", "sum_squared_lengths", "memory_bytes"), NUMBER),
+        "recovery_seconds": SECONDS,
+        **dict.fromkeys(events.LOADER_COUNTS, NUMBER),
     },
     events.NAN: {"step": STEP, "what": WORD, "where": WORD, "value": SCALAR},
     events.INCIDENT_CLOSE: {"id": WORD, "note": WORD, "actor": WORD},

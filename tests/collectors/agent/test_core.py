@@ -19,6 +19,7 @@ from tocsin.collectors.owners import LocalSender
 from tocsin.schemas.records import (
     CollectiveBatch,
     Event,
+    EventSource,
     Frame,
     Groups,
     HostStatus,
@@ -189,6 +190,15 @@ def test_a_model_is_an_event_after_a_change_and_every_five_minutes(bench: Bench)
         "world_size": 2,
         "gpu_name": "NVIDIA H100 NVL",
     }
+
+
+def test_a_report_of_a_loader_is_an_event_at_once(bench: Bench) -> None:
+    bench.hello()
+    bench.hook("loader", step=3, source="web", fetch_seconds=0.5, rows=4, tokens=9, recovery_seconds=None)
+    [found] = events(bench.take(), "loader")
+
+    assert found.payload == {"step": 3, "source": "web", "fetch_seconds": 0.5, "rows": 4, "tokens": 9}
+    assert found.source is EventSource.LOADER
 
 
 # --- clocks --------------------------------------------------------------------------------------

@@ -118,6 +118,11 @@ def test_a_wrong_value_is_named(field: str, keys: dict[str, Any]) -> None:
         ("model", "parameters", {"parameters": -1}),
         ("model", "layers", {"layers": "nan"}),
         ("model", "gpu_name", {"gpu_name": 7}),
+        ("loader", "step", {"step": -2}),
+        ("loader", "source", {"source": 7}),
+        ("loader", "fetch_seconds", {"fetch_seconds": -1.0}),
+        ("loader", "tokens", {"tokens": -1}),
+        ("loader", "rows", {"rows": 1.5}),
         ("nan", "step", {"step": 2**62, "what": "loss", "value": "nan"}),
         ("groups", "groups[0].ranks", {"groups": [{"comm_id": "w", "kind": "dp", "ranks": [1_000_000]}]}),
         ("groups", "groups[0].ranks", {"groups": [{"comm_id": "w", "kind": "dp", "ranks": [3, 3]}]}),
@@ -196,7 +201,7 @@ KEYS = ["v", "t", "job", "rank", "ts", "step", "dur", "coll", "inflight", "last"
 
 
 @given(
-    st.sampled_from(["hello", "groups", "step", "beat", "phase", "nan", "model", "bye", "exit", "dump"]),
+    st.sampled_from(["hello", "groups", "step", "beat", "phase", "nan", "model", "loader", "bye", "exit", "dump"]),
     st.dictionaries(st.sampled_from(KEYS), json_values, max_size=4),
 )
 def test_whatever_comes_is_read_or_refused(kind: str, changed: dict[str, Any]) -> None:
