@@ -67,6 +67,8 @@ class Reason(NamedReason):
     )
     OWN_LOADER_SLOW = "own_loader_slow", "One rank's waiting for data explains why it is slowest."
     ALL_LOADERS_SLOW = "all_loaders_slow", "All ranks wait for data together: a shared service."
+    SOURCE_SLOW = "source_slow", "All readers of one source of data wait for it, readers of other sources do not."
+    LOADER_RESTARTED = "loader_restarted", "A data loader failed and began anew."
     JOB_WIDE_SLOWDOWN = "job_wide_slowdown", "All ranks slowed down together: nobody is at fault."
     NUMBERS_JUMPED = "numbers_jumped", "The job's loss or gradient norm is five times its past, on all ranks alike."
     STEPS_GROW = "steps_grow", "The job's steps became longer little by little, on all ranks alike."
@@ -75,10 +77,7 @@ class Reason(NamedReason):
     LATE_IN_STARTS = "late_in_starts", "A host was late in the same stage in three of the job's last five starts."
     STARTUP_SLOW_ON_ALL = "startup_slow_on_all", "A stage of a start is slow on all hosts or on many: what they share."
     LONG_STAGE = "long_stage", "One pipeline stage computes longer than the others on every replica."
-    SLOWEST_RANK_CHANGES = (
-        "slowest_rank_changes",
-        "The slowest rank is another one in each step: data or software jitter.",
-    )
+    SLOWEST_RANK_CHANGES = "slowest_rank_changes", "The slowest rank is another in each step: data or software jitter."
     GROUPS_OF_RANK_SLOW = (
         "all_groups_of_rank_slow",
         "All groups that contain this rank move data slower, the others do not.",

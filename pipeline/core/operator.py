@@ -30,7 +30,7 @@ from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-STATE_VERSION = 26
+STATE_VERSION = 27
 """Version of the snapshot format; a snapshot of another version is refused.
 
 Changes by version. 2: sparse arrays, dataclasses as one table. 3: judged time, first failures, settling causes. 4:
@@ -41,7 +41,8 @@ machines unwell during a slowdown, past gradient norms and self times. 15: wheth
 the time in which the engine did not listen to a host. 16: the host that announced each communication group.
 19: signs of the whole job. 20: what attempts spent their wall time on, and what was told of it. 21: the steps of loss
 and gradient norm, and the levels that the loss held. 22: what is known of each incident that a person closed. 23: the
-stages of starts. 24: causes of a job's slowness that name no machine.
+stages of starts. 24: causes of a job's slowness that name no machine. 25: MFU of jobs. 26: ends of stages.
+27: reports of data loaders.
 """
 UNCHANGED: Final = b""
 """Value of a snapshot part that the runtime already holds in its current form."""

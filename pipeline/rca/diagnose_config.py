@@ -9,6 +9,7 @@ from tocsin.pipeline.rca.evidence.dumps import DumpConfig
 from tocsin.pipeline.rca.evidence.flows import FlowRules
 from tocsin.pipeline.rca.evidence.hardware_log import HardwareRules
 from tocsin.pipeline.rca.evidence.loaders import LoaderConfig
+from tocsin.pipeline.rca.evidence.loading import LoadingConfig
 from tocsin.pipeline.rca.evidence.loss_spikes import LossConfig
 from tocsin.pipeline.rca.evidence.nan import NanConfig
 from tocsin.pipeline.rca.evidence.network import NetworkConfig
@@ -30,6 +31,7 @@ class DiagnoseConfig:
     nan: NanConfig = field(default_factory=NanConfig)
     losses: LossConfig = field(default_factory=LossConfig)
     loaders: LoaderConfig = field(default_factory=LoaderConfig)
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
     phases: PhaseConfig = field(default_factory=PhaseConfig)
     silence: SilenceConfig = field(default_factory=SilenceConfig)
     slow: SlowRules = field(default_factory=SlowRules)

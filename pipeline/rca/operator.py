@@ -18,6 +18,7 @@ from tocsin.pipeline.rca.evidence.silence import silent_hosts
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.job_signs import JobSigns
+from tocsin.pipeline.rca.loading_causes import add_lengths, explain_by_sources
 from tocsin.pipeline.rca.mfu_decline import MfuDecline, split_declines
 from tocsin.pipeline.rca.rules.learned import NOTHING_LEARNED, LearnedEvidence, accused_alone, supported
 from tocsin.pipeline.rca.rules.machine import explain_by_metrics
@@ -119,12 +120,15 @@ class Diagnose:
         findings = self._add_standstill(findings, evidence, stop.exit_reason)
         findings = self._join_broken(findings, broken, evidence, stop)
         findings = self._trackers.loaders.explain(findings, data.end_ns)
+        findings = explain_by_sources(self._graph, findings, evidence, self._trackers.loading)
         findings = [*findings, *self._find_recurring(data.end_ns, findings, has_nan=stop.has_nan)]
         findings = self._weigh_learned(findings, learned, evidence)
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
-        found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs)
+        restarted = self._trackers.loading.find(data.end_ns)
+        found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs, *restarted)
         found = with_costs(self._graph, found, pace, data.end_ns)
         explained = add_causes(found, causes, evidence.steps, pace)
+        explained = add_lengths(explained, self._trackers.loading, data.end_ns)
         return Diagnosis(self._mfu_decline.add(explained, declines, evidence.steps), tuple(evidence.reasons))
 
     def _add_standstill(

@@ -12,6 +12,7 @@ from tocsin.pipeline.rca.evidence.dumps import DumpTracker
 from tocsin.pipeline.rca.evidence.flows import FlowTracker
 from tocsin.pipeline.rca.evidence.hardware_log import HardwareLog
 from tocsin.pipeline.rca.evidence.loaders import LoaderTracker
+from tocsin.pipeline.rca.evidence.loading import LoadingTracker
 from tocsin.pipeline.rca.evidence.loss_spikes import LossSpikes
 from tocsin.pipeline.rca.evidence.nan import NanTracker
 from tocsin.pipeline.rca.evidence.network import NetworkTracker
@@ -29,6 +30,7 @@ class EvidenceTrackers:
         nan: lost numbers (NaN, infinity) in the ranks' losses and gradients.
         losses: spikes of the training loss.
         loaders: ranks that wait for their own data loader.
+        loading: sources, fetch times and lengths that loaders report.
         phases: announced phases of each rank.
         waits: the operations that ranks wait in.
         flows: chunk counters of collectives that have not ended.
@@ -48,6 +50,7 @@ class EvidenceTrackers:
         self.nan = NanTracker(config.nan, graph)
         self.losses = LossSpikes(config.losses, graph)
         self.loaders = LoaderTracker(config.loaders, graph)
+        self.loading = LoadingTracker(config.loading, graph)
         self.phases = PhaseTracker(config.phases, graph)
         self.waits = WaitTracker(config.waits, graph)
         self.flows = FlowTracker(config.flows, graph)
@@ -87,6 +90,7 @@ class EvidenceTrackers:
             self.phases.take(event)
         elif event.name == events.LOADER:
             self.loaders.take(event)
+            self.loading.take(event)
         if event.name == events.NAN and event.rank >= 0:
             self.nan.take(event)
 
@@ -97,6 +101,7 @@ class EvidenceTrackers:
             "nan": pack_state(self.nan.to_state()),
             "losses": pack_state(self.losses.to_state()),
             "loaders": pack_state(self.loaders.to_state()),
+            "loading": pack_state(self.loading.to_state()),
             "phases": pack_state(self.phases.to_state()),
             "waits": pack_state(self.waits.to_state()),
             "flows": pack_state(self.flows.to_state()),
@@ -111,6 +116,7 @@ class EvidenceTrackers:
         self.nan.load_state(unpack_state(parts, "nan"))
         self.losses.load_state(unpack_state(parts, "losses"))
         self.loaders.load_state(unpack_state(parts, "loaders"))
+        self.loading.load_state(unpack_state(parts, "loading"))
         self.phases.load_state(unpack_state(parts, "phases"))
         self.waits.load_state(unpack_state(parts, "waits"))
         self.flows.load_state(unpack_state(parts, "flows"))

@@ -124,7 +124,7 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
         "step": STEP,
         "fetch_seconds": SECONDS,
         "recovery_seconds": SECONDS,
-        **dict.fromkeys(events.LOADER_COUNTS, NUMBER),
+        **dict.fromkeys((*events.LOADER_COUNTS, "duplicate_rows", "skipped_rows"), NUMBER),
     },
     events.NAN: {"step": STEP, "what": WORD, "where": WORD, "value": SCALAR},
     events.INCIDENT_CLOSE: {"id": WORD, "note": WORD, "actor": WORD},
