@@ -22,6 +22,8 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 STAGE, DATA, JITTER, MACHINE = "stage_imbalance", "data_imbalance", "software_jitter", "machine"
+COMMUNICATION = "communication"
+"""Transfers that take longer than usual once all members have come; step records do not tell them, traces do."""
 LEAST_STEP_COUNT = 12
 """Fewest steps of a window: a correlation over fewer ones is above its line by chance."""
 _LEAST_PEER_COUNT = 3
@@ -48,7 +50,8 @@ class StepCauses:
     Attributes:
         slowdown_ratio: S, step time over ideal step time; at least 1.
         step_seconds: mean step time.
-        costs: cause -> share of the step time that would be won without it, 0 to 1; machines included.
+        costs: cause -> share of the step time that would be won without it, 0 to 1; machines included. A cause that
+            cannot be told from the input is missing.
         long_stage: the pipeline stage that computes longest, -1 = no stage is longer on every replica.
         stage_ratio: how much longer than the mean stage it computes on its fastest replica, 0 without one.
     """

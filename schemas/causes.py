@@ -66,6 +66,9 @@ CAUSES: dict[str, Cause] = {
         Cause("nan_gradient", "program", _A.ROLLBACK, "this rank's loss or gradient was the first that is no number"),
         Cause("data_imbalance", "nobody", _A.NOTIFY, "the slowest rank changes with the data"),
         Cause("stage_imbalance", "nobody", _A.NOTIFY, "one pipeline stage is slower on every replica"),
+        Cause(
+            "communication", "nobody", _A.NOTIFY, "transfers take longer than usual once all of their members have come"
+        ),
         Cause("placement", "nobody", _A.NOTIFY, "groups that cross switches are slower, no part is broken"),
         Cause("shared_service", "nobody", _A.NOTIFY, "all ranks wait for the same service (storage, loader, registry)"),
         Cause("software_jitter", "nobody", _A.NOTIFY, "changing ranks pause (garbage collection, allocator)"),

@@ -77,6 +77,7 @@ class Reason(NamedReason):
     LATE_IN_STARTS = "late_in_starts", "A host was late in the same stage in three of the job's last five starts."
     STARTUP_SLOW_ON_ALL = "startup_slow_on_all", "A stage of a start is slow on all hosts or on many: what they share."
     LONG_STAGE = "long_stage", "One pipeline stage computes longer than the others on every replica."
+    LONG_TRANSFERS = "long_transfers", "Transfers take longer than usual once all members have come."
     SLOWEST_RANK_CHANGES = "slowest_rank_changes", "The slowest rank is another in each step: data or software jitter."
     GROUPS_OF_RANK_SLOW = (
         "all_groups_of_rank_slow",
@@ -90,6 +91,7 @@ class Reason(NamedReason):
         "all_behind_switch_jammed",
         "The job is slower since all hosts behind one leaf switch send pause frames, and none behind the others does.",
     )
+    MINIPOD_CONGESTED = "all_of_minipod_jammed", "All hosts of a minipod send pause frames; the job is slower since."
     HARDWARE_EVENT = "hardware_event", "The machine reports that a part of it broke."
     METRICS_DIFFER_STEPS_SLOWER = (
         "metrics_differ_and_steps_slower",

@@ -22,7 +22,7 @@ class SliceEvidence:
         now_ns: the slice's end.
         pace: the job's progress.
         exits: anomalies of machines whose GPU memory was freed first.
-        switches: anomalies of congested leaf switches.
+        switches: anomalies of congested leaf switches and minipods.
         outliers: anomalies that only the rule for standstill outliers asks for.
         anomalies: all other anomalies.
         silent: hosts that have sent nothing for too long, sorted.

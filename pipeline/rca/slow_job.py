@@ -12,7 +12,7 @@ from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.join import join
 from tocsin.pipeline.rca.rules.deviations import annotate_reported
 from tocsin.pipeline.rca.rules.harmless_deviations import HarmlessDeviations
-from tocsin.pipeline.rca.rules.leaf_congestion import find_switch, merge_leaf
+from tocsin.pipeline.rca.rules.leaf_congestion import find_minipod, find_switch, merge_leaf
 from tocsin.pipeline.rca.rules.machine import find_machine
 from tocsin.pipeline.rca.rules.slow import can_be_at_fault, filter_shared_data, find_slow_findings
 from tocsin.pipeline.rca.rules.standstill import idle_since
@@ -69,7 +69,8 @@ class SlowJob:
         if any(finding.fault is not FaultKind.SILENT_CORRUPTION for finding in findings):
             return findings
         if exit_reason is None:
-            switch = find_switch(evidence.now_ns, evidence.switches, evidence.pace, self._config.switches)
+            asked = evidence.now_ns, evidence.switches, evidence.pace, self._config.switches
+            switch = find_switch(*asked) or find_minipod(*asked)
             return [*findings, *merge_leaf(self._find_slow(evidence, link), switch)]
         if exit_reason is Reason.VICTIM:
             return [*findings, *self._find_before_deaths(evidence)]

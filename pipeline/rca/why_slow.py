@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.models.step_causes import MACHINE, STAGE
+from tocsin.models.step_causes import COMMUNICATION, MACHINE, STAGE
 from tocsin.pipeline.detect.whatif.detector import DETECTOR
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
@@ -21,7 +21,9 @@ _WORDS = {
     "stage_imbalance": "one pipeline stage computes longer than the others on every replica",
     "data_imbalance": "forward and backward passes of changing ranks take longer together: their data differ",
     "software_jitter": "changing ranks pause in the forward pass",
+    COMMUNICATION: "transfers take longer than usual once all members have come",
 }
+_REASONS = {STAGE: Reason.LONG_STAGE, COMMUNICATION: Reason.LONG_TRANSFERS}
 
 
 def is_of_whatif(anomaly: Anomaly) -> bool:
@@ -123,7 +125,7 @@ def _finding(cause: Anomaly, freed: Sequence[Component]) -> Finding:
         cause: its anomaly.
         freed: machines that are not at fault, because this is.
     """
-    reason = Reason.LONG_STAGE if cause.metric == STAGE else Reason.SLOWEST_RANK_CHANGES
+    reason = _REASONS.get(cause.metric, Reason.SLOWEST_RANK_CHANGES)
     costs_ratio = float(cause.detail["costs_ratio"])
     return Finding(
         FaultKind.DEGRADED,

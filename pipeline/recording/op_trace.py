@@ -89,7 +89,19 @@ def read_op_trace(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> OpTrace:
     if not path.is_file():
         raise RecordingError(str(path), "there is no such file")
     check_sizes([(path, OPS)], limits, 0)
-    columns = read_ops(path)
+    return trace_of(read_ops(path), path.name)
+
+
+def trace_of(columns: Columns, name: str) -> OpTrace:
+    """Return the operations of a table, with what is missing made up for as in ``read_op_trace``.
+
+    Args:
+        columns: the table, from ``read_ops``.
+        name: its file's name, for errors.
+
+    Raises:
+        RecordingError: a start is no number.
+    """
     optype = columns["optype"]
     assert isinstance(optype, Text)  # noqa: S101  # by its specification
     dp_rank, stage, rank, step = (_integers(columns, name) for name in ("dp_rank", "stage", "rank", "step"))
@@ -98,7 +110,7 @@ def read_op_trace(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> OpTrace:
     bad = np.flatnonzero(~np.isfinite(start))
     if bad.size:
         row = int(bad[0])
-        raise RecordingError(path.name, f"{start[row]}: must be a number", column="start_ts", row=row)
+        raise RecordingError(name, f"{start[row]}: must be a number", column="start_ts", row=row)
     sequence = _integers(columns, "seq_id") if "seq_id" in columns else _sequence(dp_rank, stage, step, codes, start)
     mc, mb_id, gmc = (
         _integers(columns, name) if name in columns else np.full(step.size, -1) for name in ("mc", "mb_id", "gmc")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tocsin.pipeline.recording.coverage import Coverage
 from tocsin.pipeline.recording.judged_range import in_span, judged_span_ns
-from tocsin.pipeline.recording.reader import read_recording
 from tocsin.pipeline.recording.stream import records_of
 from tocsin.pipeline.recording.tables import Recording
+from tocsin.pipeline.recording.traced_causes import read_with_traces, with_traces
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig, played
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.reasons import Reason
@@ -60,7 +60,7 @@ def replay_folder(
     Raises:
         RecordingError: the folder does not match the format.
     """
-    return list(replay(read_recording(folder), config or ReplayConfig(), on_second))
+    return list(replay(read_with_traces(folder), config or ReplayConfig(), on_second))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def replay_whole(
         refused: counts the records that the engine refused, by error.
         detector: determine this for one detector, whether or not there are verdicts; "" = for any detector.
     """
-    engine = EmbeddedEngine(played(config.engine))
+    engine = EmbeddedEngine(with_traces(played(config.engine), recording))
     coverage = Coverage(engine, config.engine.job.peers, detector)
     verdicts = tuple(drive(engine, recording, config, on_second, refused))
     failures = tuple(
@@ -112,7 +112,7 @@ def replay(
     refused: Counter[str] | None = None,
 ) -> Iterator[Verdict]:
     """Replay a recording in memory and yield verdict updates as they arise; arguments as for ``drive``."""
-    engine = EmbeddedEngine(played(config.engine))
+    engine = EmbeddedEngine(with_traces(played(config.engine), recording))
     yield from drive(engine, recording, config, on_second, refused)
 
 

@@ -39,6 +39,27 @@ INNOCENT_RUNBOOKS: Final = (
         ),
     ),
     Runbook(
+        "communication",
+        signs=(
+            "Transfers take longer in some steps than in most, although all of their members have come.",
+            "It is told where operations were traced. Waiting for a slow rank does not count.",
+        ),
+        lookalikes=(
+            Lookalike("network_slow", "There it is every group of one machine, in every step."),
+            Lookalike("stage_imbalance", "There transfers begin late, because a stage computes longer."),
+            Lookalike("placement", "There the groups that cross switches are slower in every step."),
+        ),
+        steps=(
+            _PAGE,
+            HandStep(
+                "Which operations take longer, and in which steps (META: a YAML file with dp_size and pp_size)?",
+                "tocsin whatif ops.parquet --meta META --html page.html",
+            ),
+            HandStep("Does another job share the switches at these times? Pause frames and ECN marks tell."),
+            HandStep("Give it to those who run the network. No machine has to be taken away."),
+        ),
+    ),
+    Runbook(
         "placement",
         signs=(
             "Groups whose ranks lie behind different switches are slower than those behind one, all by about the same.",

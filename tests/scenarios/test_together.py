@@ -15,6 +15,7 @@ from tocsin.pipeline.lab.testing import (
     MachineShape,
     MetricsJob,
     MetricsScenario,
+    between,
 )
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
@@ -123,6 +124,21 @@ class TestMetricsTogether:
         assert _common(scenario) == ("leaf", "leaf1")
         assert {verdict.reason for verdict in scenario.verdicts if verdict.update == 0} == {Reason.PFC_CONGESTED}
         assert _actions(scenario) <= {ActionKind.PROBE, ActionKind.NOTIFY}
+
+    @HOOKS
+    def test_a_minipod_whose_leaves_are_all_congested_is_placement_and_nobody_is_named(self, has_hook: bool) -> None:
+        scenario, job = _scenario(32, has_hook=has_hook)
+        _worse_link(scenario, job, range(8, 16))
+        scenario.want(between(160, 200), fault="fail_slow", cause="placement", suspects=[], action="notify")
+        scenario.run(200).check()
+        assert "minipod1" in scenario.final()[0].evidence[0].text
+
+    def test_a_congested_minipod_that_makes_nothing_slower_is_no_news(self) -> None:
+        scenario, job = _scenario(32)
+        for rank in range(8, 16):
+            scenario.at(150).inject(job.raise_by, rank, PFC, 5000.0)
+        scenario.run(200).check()
+        assert "placement" not in {verdict.cause for verdict in scenario.verdicts}
 
     def test_of_two_leaves_nobody_knows_which_is_as_it_should_be(self) -> None:
         scenario, job = _scenario(8)

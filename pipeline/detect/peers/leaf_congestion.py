@@ -1,7 +1,8 @@
-"""Detection of congested leaf switches: all hosts behind one leaf send pause frames, and no others do.
+"""Detection of congested switches: all hosts behind one leaf, or of one minipod, send pause frames, and no others do.
 
-Peer comparison misses this, as such hosts do not differ from their neighbours. The switch itself is at fault if hosts
-behind other switches of the same minipod are not congested.
+Peer comparison misses this, as such hosts do not differ from their neighbours. A leaf switch itself is at fault if
+hosts behind other switches of the same minipod are not congested. If all leaves of a minipod are alike, the job is
+placed where its traffic meets a bottleneck above them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PAUSES = "pfc_tx_packets_per_second"
 """Metric of PFC pause frames, sent by ports that cannot get rid of packets. ECN and CNP marks reach far beyond the slow
 switch."""
 FloatArray = NDArray[np.float32]
+_MINIPOD_KEY = "minipod:"
+"""Begin of the keys of minipods among those of leaves, which are plain names."""
 Place = tuple[str, str]
 """Leaf and minipod of a host; "" where unknown."""
 
@@ -64,7 +67,7 @@ class SwitchesConfig:
 
 @dataclass(slots=True)
 class _Spell:
-    """Congestion of one switch.
+    """Congestion of one leaf or minipod.
 
     Attributes:
         since_ns: start.
@@ -99,6 +102,7 @@ class _Where:
         hosts: host names, in order.
         places: the places that it was built from.
         names: names of the leaves.
+        pod_names: names of the minipods.
         leaves: index of each host's leaf, shape (hosts,), -1 = unknown.
         pods: index of each host's minipod, shape (hosts,), -1 = unknown.
     """
@@ -106,6 +110,7 @@ class _Where:
     hosts: Sequence[str]
     places: Mapping[str, Place]
     names: Sequence[str]
+    pod_names: Sequence[str]
     leaves: NDArray[np.intp]
     pods: NDArray[np.intp]
 
@@ -113,11 +118,13 @@ class _Where:
     def of(cls, hosts: Sequence[str], places: Mapping[str, Place]) -> _Where:
         """Return the lookup for these hosts and places."""
         names = sorted({leaf for leaf, _ in places.values()})
-        pods = {pod: number for number, pod in enumerate(sorted({pod for _, pod in places.values()}))}
+        pod_names = sorted({pod for _, pod in places.values()})
+        pods = {pod: number for number, pod in enumerate(pod_names)}
         number_of = {leaf: number for number, leaf in enumerate(names)}
         found = [places.get(host) for host in hosts]
         leaves = np.array([-1 if place is None else number_of[place[0]] for place in found], np.intp)
-        return cls(hosts, places, names, leaves, np.array([-1 if p is None else pods[p[1]] for p in found], np.intp))
+        pod_of = np.array([-1 if place is None else pods[place[1]] for place in found], np.intp)
+        return cls(hosts, places, names, pod_names, leaves, pod_of)
 
 
 class SwitchTracker:
@@ -129,13 +136,13 @@ class SwitchTracker:
         self._window, self._first_ns = 0, 0
         """Number of the current window, and start of the first one in nanoseconds."""
         self._spells: dict[str, _Spell] = {}
-        """Leaf -> its current or recent congestion."""
+        """Leaf, or ``_MINIPOD_KEY`` and minipod -> its current or recent congestion."""
         self._known: _Where | None = None
 
     def take(
         self, data: Slice, hosts: Sequence[str], packets: FloatArray, places: Mapping[str, Place]
     ) -> list[Anomaly]:
-        """Take one window and return an anomaly for each congested switch.
+        """Take one window and return an anomaly for each congested leaf and minipod.
 
         Args:
             data: slice of the window, for its time span.
@@ -155,6 +162,10 @@ class SwitchTracker:
                 behind = known & (where.leaves == leaf)
                 same_pod = known & (where.pods == where.pods[np.argmax(where.leaves == leaf)]) & ~behind
                 self._judge_leaf(data, where.names[leaf], packets[behind], packets[same_pod], packets[known & ~behind])
+            for pod in np.unique(where.pods[congested & (where.pods >= 0)]):
+                inside = known & (where.pods == pod)
+                if where.pod_names[pod] and np.unique(where.leaves[inside]).size > 1:
+                    self._judge_pod(data, where.pod_names[pod], packets[inside], packets[known & ~inside])
         self._spells = {
             leaf: spell for leaf, spell in self._spells.items() if not self._is_forgotten(spell, data.end_ns)
         }
@@ -181,22 +192,53 @@ class SwitchTracker:
             same_pod: of hosts of the same minipod behind other switches.
             others: of all other hosts.
         """
+        outside = self._outside_count(behind, others)
+        if outside is not None and same_pod.size and 2 * outside <= same_pod.size:
+            self._extend(data, leaf, behind, others)
+
+    def _judge_pod(self, data: Slice, pod: str, inside: FloatArray, others: FloatArray) -> None:
+        """Judge one minipod of at least two leaves in one window, and start or extend its congestion.
+
+        Args:
+            data: slice of the window.
+            pod: name of the minipod.
+            inside: pause frames per second of its hosts, shape (hosts,).
+            others: of all other hosts.
+        """
+        if self._outside_count(inside, others) is not None:
+            self._extend(data, _MINIPOD_KEY + pod, inside, others)
+
+    def _outside_count(self, behind: FloatArray, others: FloatArray) -> int | None:
+        """Return how many other hosts are congested as well; None where the hosts are not, or too many others are.
+
+        Args:
+            behind: pause frames per second of the hosts of one switch or minipod, shape (hosts,).
+            others: of all other hosts.
+        """
         config = self._config
-        least_others = config.others_factor * behind.size
-        if behind.size < config.least_host_count or others.size < least_others or not same_pod.size:
-            return
+        if behind.size < config.least_host_count or others.size < config.others_factor * behind.size:
+            return None
         low = float(np.quantile(behind, 0.25))
         if low < config.least_packets_per_second or np.median(behind) < config.alike_ratio * behind.max():
-            return
+            return None
         outside = int((others * config.factor >= low).sum())
-        if outside > max(1.0, config.most_outside_ratio * others.size) or 2 * outside > same_pod.size:
-            return
-        spell = self._spells.get(leaf)
+        return outside if outside <= max(1.0, config.most_outside_ratio * others.size) else None
+
+    def _extend(self, data: Slice, key: str, behind: FloatArray, others: FloatArray) -> None:
+        """Start or extend the congestion of one switch or minipod by a window.
+
+        Args:
+            data: slice of the window.
+            key: its key among the spells.
+            behind: pause frames per second of its hosts, shape (hosts,).
+            others: of all other hosts.
+        """
+        spell = self._spells.get(key)
         if spell is None or self._is_over(spell, data.start_ns):
             last_ns, last_window = (self._first_ns, 0) if spell is None else (spell.last_ns, spell.last_window)
             quiet_ns, quiet_count = data.start_ns - last_ns, self._window - 1 - last_window
             spell = _Spell(data.start_ns, self._window, data.end_ns, self._window, 0, quiet_ns, quiet_count)
-            self._spells[leaf] = spell
+            self._spells[key] = spell
         spell.last_ns, spell.last_window = data.end_ns, self._window
         spell.count += 1
         spell.shown_ns += data.end_ns - data.start_ns
@@ -225,12 +267,13 @@ class SwitchTracker:
         return was_quiet and is_shown and is_present and not self._is_over(spell, now_ns)
 
     def _anomaly(self, data: Slice, leaf: str, hosts: Sequence[str], places: Mapping[str, Place]) -> Anomaly:
-        """Return the anomaly of a congested switch; ``detail`` lists its hosts, and their pause frames per second."""
-        spell = self._spells[leaf]
+        """Return the anomaly of a congested leaf or minipod; ``detail`` lists its hosts, and their pause frames."""
+        spell, is_pod = self._spells[leaf], leaf.startswith(_MINIPOD_KEY)
+        name = leaf.removeprefix(_MINIPOD_KEY)
         return Anomaly(
             job=data.job,
             slice_end_ns=data.end_ns,
-            component=Component(ComponentKind.LEAF, leaf),
+            component=Component(ComponentKind.MINIPOD if is_pod else ComponentKind.LEAF, name),
             metric=PAUSES,
             start_ns=spell.since_ns,
             end_ns=spell.last_ns,
@@ -238,7 +281,7 @@ class SwitchTracker:
             detector=SWITCHES,
             model_version="",
             detail={
-                "hosts": sorted(host for host in hosts if host in places and places[host][0] == leaf),
+                "hosts": sorted(host for host in hosts if host in places and places[host][is_pod] == name),
                 "value": spell.value,
                 "expected": spell.expected,
             },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tocsin.pipeline.detect.whatif.window import CauseWindow
 from tocsin.schemas.records import NS_PER_SECOND
 
 
@@ -19,6 +20,9 @@ class WhatIfConfig:
         kept_ratio: share of that line down to which a cause that was told goes on, as in ``StepsConfig``.
         lasting_ns: how long a cause must be seen, as long as a slowdown of the whole job that blames nobody.
         stale_ns: a cause is told no more when no step ended for so long: a job that stands has another trouble.
+        traced: windows of the job's traced operations, in order of time. While they are new they are judged instead of
+            its step records, because they also tell transfers, and stages of one replica. A replay gives those of the
+            recording.
     """
 
     every_count: int = 12
@@ -26,6 +30,7 @@ class WhatIfConfig:
     kept_ratio: float = 0.6
     lasting_ns: int = 30 * NS_PER_SECOND
     stale_ns: int = 60 * NS_PER_SECOND
+    traced: tuple[CauseWindow, ...] = ()
 
     def is_over_line(self, costs_ratio: float, *, is_told: bool) -> bool:
         """Return whether a cause costs enough.

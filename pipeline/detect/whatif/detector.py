@@ -1,7 +1,7 @@
-"""Detector of why a job is slow, by windows of its step records: which cause costs which share of its time.
+"""Detector of why a job is slow, by windows of its steps: which cause costs which share of its time.
 
-It tells of the job and of no machine: a long pipeline stage, uneven data, pauses of changing ranks. What slow machines
-cost is computed beside them, so that they are not taken for one of these.
+It tells of the job and of no machine: a long pipeline stage, uneven data, pauses of changing ranks, and long transfers
+where operations were traced. What slow machines cost is computed beside them, so that they are not taken for these.
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.models.step_causes import DATA, JITTER, LEAST_STEP_COUNT, STAGE, StepCauses, find_step_causes
+from tocsin.models.step_causes import (
+    COMMUNICATION,
+    DATA,
+    JITTER,
+    LEAST_STEP_COUNT,
+    STAGE,
+    StepCauses,
+    find_step_causes,
+)
 from tocsin.models.steps import StepWindow
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.detect.steps.rows import StepRows, table_of
 from tocsin.pipeline.detect.whatif.config import WhatIfConfig
+from tocsin.pipeline.detect.whatif.window import CauseWindow
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "whatif"
-CAUSES = (STAGE, DATA, JITTER)
+CAUSES = (STAGE, DATA, JITTER, COMMUNICATION)
 """Causes that are told, words of ``tocsin.schemas.causes``."""
 
 
@@ -71,37 +80,53 @@ class WhatIfDetector:
             steps: the newest judged steps, newest last.
             judged_count: number of steps judged so far.
         """
+        for window in self._config.traced:
+            if data.start_ns < window.end_ns <= data.end_ns:
+                self._follow(window)
         if judged_count - self._judged_count >= self._config.every_count and len(steps) >= LEAST_STEP_COUNT:
             self._judged_count = judged_count
-            self._take_window(steps)
+            if not self._is_traced(data.end_ns):
+                self._take_window(steps)
         if data.end_ns - self._newest_ns > self._config.stale_ns + self._window_ns(steps):
             return []
         return [self._anomaly(data, cause, span) for cause, span in sorted(self._spans.items()) if span.is_told]
 
-    @staticmethod
-    def _window_ns(steps: Sequence[StepRows]) -> int:
-        """Return the time between the ends of the oldest and the newest of some steps."""
-        return steps[-1].end_ns - steps[0].end_ns if steps else 0
+    def _is_traced(self, now_ns: int) -> bool:
+        """Return whether the newest traced operations are newer than what step records could tell."""
+        stale_ns = self._config.stale_ns
+        return any(one.end_ns <= now_ns <= 2 * one.end_ns - one.start_ns + stale_ns for one in self._config.traced)
+
+    def _window_ns(self, steps: Sequence[StepRows]) -> int:
+        """Return the time between two windows: of some steps, or of those that a cause was seen in."""
+        seen = max((float(span.detail["window_seconds"]) for span in self._spans.values()), default=0.0)
+        return max(steps[-1].end_ns - steps[0].end_ns if steps else 0, int(seen * NS_PER_SECOND))
 
     def _take_window(self, steps: Sequence[StepRows]) -> None:
-        """Follow which causes a window of steps shows."""
+        """Follow which causes a window of step records shows."""
         ranks, table = table_of(steps)
         roles = np.array(self._graph.placement.stages_of(ranks), dtype=np.int64)
         found = find_step_causes(StepWindow(table[0], table[1], table[2:], roles))
         first_ns = steps[0].end_ns - int(float(np.nanmax(steps[0].values[:, 0])) * NS_PER_SECOND)
-        self._newest_ns = steps[-1].end_ns
+        if found is None:
+            self._newest_ns = steps[-1].end_ns
+            self._spans.clear()
+        else:
+            self._follow(CauseWindow(first_ns, steps[0].end_ns, steps[-1].end_ns, found))
+
+    def _follow(self, window: CauseWindow) -> None:
+        """Follow which causes a window shows."""
+        self._newest_ns, found = window.end_ns, window.found
         for cause in CAUSES:
             known = self._spans.get(cause)
-            costs_ratio = 0.0 if found is None else found.costs[cause]
-            if not self._config.is_over_line(costs_ratio, is_told=known is not None and known.is_told):
+            is_told = known is not None and known.is_told
+            if not self._config.is_over_line(found.costs.get(cause, 0.0), is_told=is_told):
                 self._spans.pop(cause, None)
                 continue
-            if found is None:
-                continue
-            span = known or CauseSpan(first_ns, self._newest_ns, self._newest_ns, is_told=False, detail={})
-            span.last_ns = self._newest_ns
-            span.detail = {**_detail_of(found), "window_seconds": self._window_ns(steps) / NS_PER_SECOND}
-            is_apart = steps[0].end_ns > span.first_end_ns
+            span = known or CauseSpan(window.start_ns, window.end_ns, window.end_ns, is_told=False, detail={})
+            span.last_ns = window.end_ns
+            window_seconds = (window.end_ns - window.first_end_ns) / NS_PER_SECOND
+            span.detail = {**_detail_of(found), "window_seconds": window_seconds}
+            is_apart = window.first_end_ns > span.first_end_ns
             span.is_told |= is_apart and span.last_ns - span.since_ns >= self._config.lasting_ns
             self._spans[cause] = span
 

@@ -1,9 +1,13 @@
-"""Rule for a congested leaf switch that slows the job: the switch is named, and none of its machines."""
+"""Rules for a congested leaf switch or minipod that slows the job.
+
+A leaf is named with its machines, and none of them is taken away. A minipod whose leaves are all alike is no part that
+is broken: the job is placed so that its traffic meets there, and no machine is named.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.peers.leaf_congestion import SWITCHES
@@ -43,16 +47,44 @@ def find_switch(now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, ru
 
     None where no switch or several are congested, or the job is not certainly slower.
     """
-    leaves = [anomaly for anomaly in anomalies if anomaly.detector == SWITCHES]
-    if len(leaves) != 1:
+    return _find_only(ComponentKind.LEAF, now_ns, anomalies, pace, rules)
+
+
+def find_minipod(now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: SwitchRules) -> Finding | None:
+    """Return a finding about the one congested minipod in a job that spans others and has been slower since.
+
+    None where no minipod or several are congested, or the job is not certainly slower.
+    """
+    return _find_only(ComponentKind.MINIPOD, now_ns, anomalies, pace, rules)
+
+
+def _find_only(
+    kind: ComponentKind, now_ns: int, anomalies: Sequence[Anomaly], pace: JobProgress, rules: SwitchRules
+) -> Finding | None:
+    """Return a finding about the only congested component of a kind, if the job has been slower since."""
+    congested = [one for one in anomalies if one.detector == SWITCHES and one.component.kind is kind]
+    if len(congested) != 1:
         return None
-    anomaly = leaves[0]
+    anomaly = congested[0]
     if anomaly.end_ns - anomaly.start_ns < rules.lasting_ns or now_ns - anomaly.end_ns > rules.fresh_ns:
         return None
     slowdown = pace.slowdown_since(anomaly.start_ns - rules.before_ns, now_ns)
     if slowdown is None or not slowdown.is_certain or not rules.least_ratio <= slowdown.ratio < float("inf"):
         return None
-    return _finding(anomaly, slowdown, rules)
+    finding = _finding(anomaly, slowdown, rules)
+    return finding if kind is ComponentKind.LEAF else _of_minipod(finding, anomaly)
+
+
+def _of_minipod(finding: Finding, anomaly: Anomaly) -> Finding:
+    """Return the finding about a minipod, which accuses no machine, from that of a switch with the same hosts."""
+    hosts, value, usual = (anomaly.detail[name] for name in ("hosts", "value", "expected"))
+    text = (
+        f"all {len(hosts)} hosts of {anomaly.component.name}, behind each of its leaves, send pause frames: "
+        f"{value:.4g} a second, those of the job's other minipods {usual:.4g}"
+    )
+    evidence = (replace(finding.evidence[0], text=text), *finding.evidence[1:])
+    no_machine = replace(finding, suspects=(), common=None, is_soft=False)
+    return replace(no_machine, cause="placement", reason=Reason.MINIPOD_CONGESTED, evidence=evidence)
 
 
 def merge_leaf(found: Sequence[Finding], switch: Finding | None) -> list[Finding]:

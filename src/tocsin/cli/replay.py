@@ -186,12 +186,12 @@ def replay_one(job: ReplayJob) -> ReplayResult:
     """Replay one recording, write its verdicts and return the result; errors are returned in it."""
     from tocsin.pipeline.recording.import_warnings import notes_of
     from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
-    from tocsin.pipeline.recording.reader import read_recording
     from tocsin.pipeline.recording.replay import ReplayConfig, replay_whole, verdict_lines
+    from tocsin.pipeline.recording.traced_causes import read_with_traces
 
     refused = Counter[str]()
     try:
-        recording = read_recording(job.folder, job.limits or DEFAULT_LIMITS)
+        recording = read_with_traces(job.folder, job.limits or DEFAULT_LIMITS)
         with _file_for(job.verdicts) as file:
             pace = PlaybackClock(recording.manifest.start_ns, recording.manifest.end_ns, job)
             config = ReplayConfig(shuffle_seed=job.shuffle_seed)

@@ -137,3 +137,43 @@ def test_what_is_remembered_of_switches_that_were_congested_once_ends() -> None:
         tracker.take(Slice(JobKey("c", "j"), start_ns, start_ns + 5 * NS_PER_SECOND, ()), HOSTS, row, PLACES)
 
     assert tracker.to_state()["spells"] == {}
+
+
+POD_PLACES = {host: (f"leaf{row // 3}", f"pod{row // 6}") for row, host in enumerate(HOSTS)}
+"""Eight leaves of three hosts, two on each of four minipods: ``BEHIND`` are those of pod1."""
+
+
+def _components(packets: Packets, places: dict[str, tuple[str, str]]) -> set[tuple[str, str]]:
+    reported = _reported(packets, places)
+    return {(one.component.kind.value, one.component.name) for found in reported for one in found}
+
+
+def test_a_minipod_whose_leaves_are_alike_is_told_and_none_of_its_leaves() -> None:
+    [anomaly] = _reported(_windows(), POD_PLACES)[25]
+
+    assert _components(_windows(), POD_PLACES) == {("minipod", "pod1")}
+    assert anomaly.detail["hosts"] == HOSTS[6:12]
+
+
+def test_one_leaf_of_a_minipod_is_not_the_minipod() -> None:
+    packets = _windows()
+    packets[:, 9:12] = 1.0
+
+    assert _components(packets, POD_PLACES) == {("leaf", "leaf2")}
+
+
+def test_a_minipod_of_one_leaf_or_beside_a_congested_one_is_not_told() -> None:
+    one_leaf = {host: (f"leaf{row // 6}", f"pod{row // 6}") for row, host in enumerate(HOSTS)}
+    two = _windows()
+    two[ONSET_WINDOW:, 12:18] = two[ONSET_WINDOW:, BEHIND]
+
+    assert _components(_windows(), one_leaf) == set()
+    assert _components(two, POD_PLACES) == set()
+
+
+def test_of_two_minipods_either_may_be_as_it_should_be() -> None:
+    halves = {host: (f"leaf{row // 6}", f"pod{row // 12}") for row, host in enumerate(HOSTS)}
+    packets = _windows()
+    packets[ONSET_WINDOW:, :6] = packets[ONSET_WINDOW:, BEHIND]
+
+    assert _components(packets, halves) == set()
