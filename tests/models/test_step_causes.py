@@ -68,17 +68,6 @@ def test_lengths_that_differ_in_each_step_are_data() -> None:
     assert found.costs[DATA] == pytest.approx(1.0 - 1.0 / found.slowdown_ratio, abs=0.06)
 
 
-def test_what_a_slow_machine_makes_of_long_sequences_is_not_the_data() -> None:
-    forward, backward = passes()
-    longer = lengths(8)
-    slow = np.where(np.arange(8) == 5, 2.5, 1.0)
-    found = found_of(window_of(forward * longer * slow, backward * longer * slow))
-    alone = found_of(window_of(forward * longer, backward * longer))
-
-    assert MACHINE in told(found)
-    assert 0.05 < found.costs[DATA] < alone.costs[DATA]
-
-
 def test_a_stage_that_is_longer_on_all_replicas_is_the_stage() -> None:
     forward, backward = passes(16)
     stages = np.arange(16) // 4
