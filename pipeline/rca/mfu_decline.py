@@ -11,7 +11,9 @@ from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind
 
 _TERA: Final = 1e12
-_STEP_CAUSES: Final = frozenset({"gradual_slowdown", "stage_imbalance", "data_imbalance", "software_jitter"})
+_STEP_CAUSES: Final = frozenset(
+    {"gradual_slowdown", "stage_imbalance", "data_imbalance", "software_jitter", "communication"}
+)
 """Causes of slower steps whose findings are ``degraded``."""
 
 
