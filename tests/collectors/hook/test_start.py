@@ -189,10 +189,11 @@ def late_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     (package / "__init__.py").write_text("from late_torch_package.c10d import init_process_group\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(_stages, "C10D", "late_torch_package.c10d")
+    others = [finder for finder in sys.meta_path if not isinstance(finder, _stages.TorchFinder)]
+    monkeypatch.setattr(sys, "meta_path", others)  # without that of this process's own hook, which waits for torch
     yield lambda: importlib.import_module("late_torch_package")
     for name in ("late_torch_package", "late_torch_package.c10d"):
         sys.modules.pop(name, None)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _stages.TorchFinder)]
 
 
 def test_torch_may_be_imported_after_the_hook(agent: Agent, late_torch: Callable[[], ModuleType]) -> None:
