@@ -40,7 +40,8 @@ _PEAKS: Final[tuple[tuple[tuple[str, ...], float], ...]] = (
 )
 """Words of a GPU's name -> its peak in teraFLOP/s: dense bfloat16 (float16 for V100 and T4), without sparsity.
 
-Source: the vendors' data sheets. A line with more words stands before one with fewer. NVIDIA's sheets of Hopper and
+The figures are those of the vendors, as tables of other projects give them; they were not compared with the data
+sheets. A line with more words stands before one with fewer. NVIDIA's sheets of Hopper and
 later print the figure with sparsity, which is twice the dense one. MI250X: each of its two dies is a device.
 """
 _NO_WHOLE_GPU: Final = "MIG"

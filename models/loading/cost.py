@@ -1,16 +1,16 @@
 """Cost of a batch by the lengths of its sequences: linear work, and attention that grows with the square.
 
 The cost model is the usual one of packed sequences, cost = a sum(s) + b sum(s^2), fitted to measured pass times. It is
-what MegaScale-Data (OVERLORD, 2025) calls ``cost``; the least squares are this project's.
+what MegaScale-Data (OVERLORD, 2025) calls ``cost``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import nnls
 
 from tocsin.models.robust import median
 
@@ -64,21 +64,9 @@ def fit_cost(tokens: FloatArray, squares: FloatArray, seconds: FloatArray) -> Co
     if target.size < LEAST_SAMPLE_COUNT or not np.ptp(columns[:, 1:], axis=0).any():
         return None
     scale = np.maximum(np.abs(columns).max(axis=0), 1e-30)
-    found = _non_negative_fit(columns / scale, target) / scale
+    factors, _ = nnls(columns / scale, target)
+    found = factors / scale
     return CostModel(*(float(part) for part in found))
-
-
-def _non_negative_fit(columns: FloatArray, target: FloatArray) -> FloatArray:
-    """Return the least-squares factors of three columns under the bound 0, by trying each subset of them."""
-    best, least = np.zeros(columns.shape[1]), float((target**2).sum())
-    for count in range(1, columns.shape[1] + 1):
-        for chosen in combinations(range(columns.shape[1]), count):
-            part, *_ = np.linalg.lstsq(columns[:, chosen], target, rcond=None)
-            rest = float(((target - columns[:, chosen] @ part) ** 2).sum())
-            if (part >= 0.0).all() and rest < least:
-                best, least = np.zeros(columns.shape[1]), rest
-                best[list(chosen)] = part
-    return best
 
 
 def without_cost(seconds: FloatArray, predicted: FloatArray) -> FloatArray:
