@@ -3,8 +3,9 @@
 A step is as long as its slowest rank computes, and the transfers after that. In the ideal step all ranks compute as
 long as the mean rank, and the job is as much slower than that as its slowdown S says. What a rank computes longer than
 the mean is cut into parts by their form: a long pipeline stage, slow machines, uneven data, pauses. A part is added to
-the ideal steps and removed from the real ones; the mean of the two differences is its cost. After the causes of the
-straggler study (What-if, OSDI'25, sections 4.3 and 4.8), for step records instead of traced operations.
+the ideal steps and removed from the real ones; the mean of the two differences is its cost. Uneven data cost a pipeline
+more, because its stages wait for each long microbatch: how long, tells a simulation (``pipeline_stalls.py``). After the
+causes of the straggler study (What-if, OSDI'25, sections 4.3 and 4.8), for step records instead of traced operations.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tocsin.models.pipeline_stalls import expected_stalls
 from tocsin.models.robust import median, spread
 from tocsin.models.steps import PHASES, StepWindow
 
@@ -63,11 +65,12 @@ class StepCauses:
     stage_ratio: float = 0.0
 
 
-def find_step_causes(window: StepWindow) -> StepCauses | None:
+def find_step_causes(window: StepWindow, replicas: npt.NDArray[np.int64] | None = None) -> StepCauses | None:
     """Return why the steps of a window are longer than ideal ones.
 
     Args:
         window: the newest steps of all ranks; steps in which a rank lacks a number are left out.
+        replicas: data-parallel rank of each rank, shape (ranks,), -1 = unknown; without it pipelines are not told.
 
     Returns:
         The causes; None with fewer than twelve whole steps or three ranks, or without forward and backward times.
@@ -82,12 +85,18 @@ def find_step_causes(window: StepWindow) -> StepCauses | None:
     transfer_seconds = float(window.communication_seconds[whole].min(axis=1).mean())
     base_seconds = transfer_seconds + float(np.median(waits))
     stage, long_stage, stage_ratio = _stage_part(compute, window.roles)
-    data, pauses = _moving_parts(forward, backward, compute, window.roles)
+    data, pauses, lengths = _moving_parts(forward, backward, compute, window.roles)
     parts = {STAGE: stage, MACHINE: _machine_part(compute, window.roles), DATA: data, JITTER: pauses}
     step_seconds = _longest(compute) + base_seconds
     ideal = np.full_like(compute, compute.mean())
-    costs = {name: _cost(compute, ideal, part) / max(step_seconds, 1e-6) for name, part in parts.items()}
-    slowdown_ratio = step_seconds / max(float(compute.mean()) + base_seconds, 1e-6)
+    seconds = {name: _cost(compute, ideal, part) for name, part in parts.items()}
+    stall_seconds = 0.0
+    if replicas is not None and data.any():
+        idle = window.communication_seconds[whole].min(axis=1)
+        stall_seconds = _stall_seconds(lengths, float((forward + backward).mean()), idle, window.roles, replicas)
+    seconds[DATA] += stall_seconds
+    costs = {name: cost / max(step_seconds, 1e-6) for name, cost in seconds.items()}
+    slowdown_ratio = step_seconds / max(float(compute.mean()) + base_seconds - stall_seconds, 1e-6)
     return StepCauses(max(1.0, slowdown_ratio), step_seconds, costs, long_stage, stage_ratio)
 
 
@@ -101,6 +110,38 @@ def _cost(compute: FloatArray, ideal: FloatArray, part: FloatArray) -> float:
     added = _longest(ideal + part) - _longest(ideal)
     removed = _longest(compute) - _longest(compute - part)
     return max(0.0, (added + removed) / 2)
+
+
+def _stall_seconds(
+    lengths: FloatArray,
+    compute_seconds: float,
+    idle: FloatArray,
+    roles: npt.NDArray[np.int64],
+    replicas: npt.NDArray[np.int64],
+) -> float:
+    """Return what the stages of a pipeline wait for long microbatches in a step, seconds; 0 without a pipeline.
+
+    How much the microbatches of a step differ is estimated from how much the replicas differ within a step, which
+    leaves out what all have alike. It is too much where a rank's microbatches are long together; then the stages wait
+    less, and waits vary less from step to step. So no more of the expected waits is told than the share of their
+    scatter that is measured, and no more than the ranks wait at all.
+
+    Args:
+        lengths: how long each rank's data are, as a share of its usual ones, shape (steps, ranks).
+        compute_seconds: what a rank computes in a step.
+        idle: what the rank that waits least waits, transfers included, shape (steps,).
+        roles: stage of each rank.
+        replicas: data-parallel rank of each rank.
+    """
+    names = np.unique(replicas)
+    stage_count = np.unique(roles).size
+    if min(stage_count, names.size) < 2 or min(int(roles.min()), int(names[0])) < 0:
+        return 0.0
+    parts = np.stack([lengths[:, replicas == name].mean(axis=1) for name in names], axis=1)
+    variation_ratio = float(np.sqrt(parts.var(axis=1, ddof=1).mean())) / max(float(parts.mean()), 1e-6)
+    stalls = expected_stalls(stage_count, int(names.size), variation_ratio)
+    seen_ratio = float(idle.std()) / max(stalls.spread_ratio * compute_seconds, 1e-6)
+    return min(stalls.mean_ratio * compute_seconds * min(1.0, seen_ratio), float(idle.mean()))
 
 
 def _stage_part(compute: FloatArray, roles: npt.NDArray[np.int64]) -> tuple[FloatArray, int, float]:
@@ -146,8 +187,10 @@ def _machine_part(compute: FloatArray, roles: npt.NDArray[np.int64]) -> FloatArr
 
 def _moving_parts(
     forward: FloatArray, backward: FloatArray, compute: FloatArray, roles: npt.NDArray[np.int64]
-) -> tuple[FloatArray, FloatArray]:
-    """Return what data and pauses add to each rank's steps, two arrays of shape (steps, ranks) in seconds.
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what data and pauses add to each rank's steps, in seconds, and how long its data are beside the usual.
+
+    Each array has the shape (steps, ranks).
 
     What a rank's forward and backward time share of a deviation from their medians is data, at the speed of the usual
     rank of its stage: what a slow machine makes of long sequences is the machine's. A rest of the forward time beyond
@@ -170,7 +213,7 @@ def _moving_parts(
     data = _beyond_peers(shared * _of_usual_rank(usual[0] + usual[1], roles))
     if not _varies_together(ratios[0], ratios[1], is_pause) or not _moves(data):
         data = np.zeros_like(data)
-    return data, pauses if _moves(pauses) else np.zeros_like(pauses)
+    return data, pauses if _moves(pauses) else np.zeros_like(pauses), 1.0 + shared
 
 
 def _of_usual_rank(seconds: FloatArray, roles: npt.NDArray[np.int64]) -> FloatArray:

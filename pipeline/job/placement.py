@@ -65,6 +65,11 @@ class Placement:
         places = self.places
         return [-1 if (place := places.get(rank)) is None else place.pp for rank in ranks]
 
+    def replicas_of(self, ranks: Iterable[int]) -> list[int]:
+        """Return the data-parallel coordinate of each rank, -1 = unknown."""
+        places = self.places
+        return [-1 if (place := places.get(rank)) is None else place.dp for rank in ranks]
+
     def roles_of_hosts(self) -> Mapping[str, tuple[int, ...]]:
         """Return host -> the pipeline stages of its ranks; only hosts of the same stages carry the same load."""
         if self._roles is None:

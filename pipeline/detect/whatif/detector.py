@@ -104,8 +104,9 @@ class WhatIfDetector:
     def _take_window(self, steps: Sequence[StepRows]) -> None:
         """Follow which causes a window of step records shows."""
         ranks, table = table_of(steps)
-        roles = np.array(self._graph.placement.stages_of(ranks), dtype=np.int64)
-        found = find_step_causes(StepWindow(table[0], table[1], table[2:], roles))
+        placement = self._graph.placement
+        roles, replicas = (np.array(of(ranks), dtype=np.int64) for of in (placement.stages_of, placement.replicas_of))
+        found = find_step_causes(StepWindow(table[0], table[1], table[2:], roles), replicas)
         first_ns = steps[0].end_ns - int(float(np.nanmax(steps[0].values[:, 0])) * NS_PER_SECOND)
         if found is None:
             self._newest_ns = steps[-1].end_ns
