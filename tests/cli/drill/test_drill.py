@@ -103,6 +103,32 @@ def test_a_struck_rank_is_named_live_and_in_the_replay(short_folder: Path, tmp_p
     assert replayed == live
 
 
+@pytest.mark.slow
+def test_a_long_stage_accuses_nobody(short_folder: Path) -> None:
+    drill = start(short_folder, "--kind", "slow_stage", "--ranks", "4", "--seed", "1")
+
+    output, _ = drill.process.communicate(timeout=300)
+
+    assert drill.process.returncode == 0, output
+    assert "1 of 1 right" in output
+    assert "ever named wrongly: 0" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "cause"), [("gc_pauses", "software_jitter"), ("uneven_data", "data_imbalance")])
+def test_what_goes_round_is_told_and_whoever_was_named_by_chance_is_cleared(
+    short_folder: Path, tmp_path: Path, kind: str, cause: str
+) -> None:
+    drill = start(short_folder, "--kind", kind, "--ranks", "4", "--seed", "1", "--record", str(tmp_path / "r"))
+
+    output, _ = drill.process.communicate(timeout=300)
+
+    (recording,) = (tmp_path / "r").iterdir()
+    last = {line["id"]: line for line in map(json.loads, (recording / LIVE_FILE).read_text("utf-8").splitlines())}
+    assert any(line["cause"] == cause and not line["suspects"] for line in last.values()), output
+    assert all(line["state"] == "cancelled" for line in last.values() if line["suspects"]), output
+
+
 @pytest.mark.parametrize(
     "number",
     [

@@ -17,6 +17,7 @@ from tocsin.cli.drill.judge import Answer, Heard, ever_wrong, host_name, judge
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.drill.plan import DrillPlan, make_plan
 from tocsin.cli.drill.result import DrillResult
+from tocsin.cli.drill.runner import named_meanwhile
 from tocsin.schemas.causes import CAUSES
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.verdicts import FaultKind as FaultWord
@@ -155,6 +156,7 @@ class TestPlan:
 
     def test_a_fault_that_needs_peers_gets_more_ranks(self) -> None:
         assert [make_plan(KINDS["slow_startup"], 1, count).rank_count for count in (2, 8)] == [6, 8]
+        assert [make_plan(KINDS["uneven_data"], 1, count).rank_count for count in (2, 8)] == [4, 8]
 
     def test_half_an_hour_has_checkpoints_and_evaluations_between_steps_in_order(self) -> None:
         pauses = make_plan(KINDS["none"], 1, 8, healthy_seconds=1800.0).pauses
@@ -198,6 +200,56 @@ class TestPlan:
             strikes = bool(kind.orders) or kind.outside is not None
             assert strikes == (kind.target is not Target.NOBODY)
             assert bool(kind.causes) == (kind.wanted in {ExpectedVerdict.ACCUSE, ExpectedVerdict.EXPLAIN})
+
+
+class TestFailedDrill:
+    def test_whom_the_engine_accused_before_is_said(self) -> None:
+        lines = [heard(5.0, ["n3"]), heard(9.0, ["n3"], state="cancelled"), heard(12.0, ["n1"]), heard(12.0, ["n1"])]
+
+        assert named_meanwhile(lines) == " (the engine named n1, n3 before)"
+
+    def test_nobody_is_said_of_lines_that_accuse_nobody(self) -> None:
+        assert not named_meanwhile([])
+        assert not named_meanwhile([heard(5.0, ["n3"], fault="degraded"), heard(9.0, [], fault="fail_slow")])
+
+
+class TestStage:
+    def test_a_stage_is_slow_on_all_its_replicas_and_on_no_other_rank(self) -> None:
+        plans = [make_plan(KINDS["slow_stage"], seed, 8) for seed in range(20)]
+
+        assert {tuple(plan.affected_ranks) for plan in plans} == {(0, 1, 2, 3), (4, 5, 6, 7)}
+        assert all(plan.rank in plan.affected_ranks for plan in plans)
+
+    @pytest.mark.parametrize(
+        ("kind", "ranks"), [("gc_pauses", [0, 1, 2, 3]), ("uneven_data", [0, 1, 2, 3]), ("slow_compute", [STRUCK])]
+    )
+    def test_other_kinds_strike_all_ranks_or_one(self, kind: str, ranks: list[int]) -> None:
+        assert list(replace(plan_of(kind), rank_count=4).affected_ranks) == ranks
+
+    @pytest.mark.parametrize(("count", "fits"), [(2, False), (4, True), (5, False), (6, True), (8, True)])
+    def test_each_stage_needs_two_replicas_and_others_need_no_stages(self, count: int, fits: bool) -> None:
+        assert KINDS["slow_stage"].fits(count) is fits
+        assert KINDS["gc_pauses"].fits(count)
+
+    def test_an_answer_is_the_stage_and_any_name_is_wrong(self) -> None:
+        line = heard(40.0, [], fault="degraded", cause="stage_imbalance")
+
+        assert answer_to("slow_stage", line).right
+        assert not answer_to("slow_stage", line, heard(50.0, ["n3"], fault="fail_slow", id="b")).right
+        assert not answer_to("slow_stage", heard(40.0, [], fault="fail_slow", cause="unknown")).right
+
+    def test_uneven_data_are_to_be_told_and_accuse_nobody_even_for_a_moment(self) -> None:
+        line = heard(40.0, [], fault="degraded", cause="data_imbalance")
+        named = heard(5.0, ["n3"], fault="fail_slow", id="b"), heard(9.0, ["n3"], state="cancelled", id="b")
+
+        assert answer_to("uneven_data", line).right
+        assert not answer_to("uneven_data").right
+        assert not answer_to("uneven_data", *named, line).right
+
+    def test_pauses_may_be_told_and_accuse_nobody(self) -> None:
+        assert answer_to("gc_pauses").right
+        assert answer_to("gc_pauses", heard(40.0, [], fault="degraded", cause="software_jitter")).right
+        assert not answer_to("gc_pauses", heard(40.0, ["n3"], fault="fail_slow")).right
 
 
 class TestBoard:

@@ -33,9 +33,12 @@ def run(args: argparse.Namespace) -> int:
 
         return demo.run(args)
     lines = PlainLines()
+    plans = plans_of(args)
+    if left_out := sorted(set(KINDS) - {plan.kind.name for plan in plans}) if args.all else []:
+        lines.say(f"left out, as they need stages with two replicas each (--ranks 4, 6, ...): {', '.join(left_out)}")
     lines.say("starting the engine and the ranks' forkserver (torch takes some seconds)")
     with DrillGround(lines, data_folder=None, keep=args.keep, record_folder=args.record) as ground:
-        results = run_all(ground, plans_of(args), lambda result: lines.say(report.result_line(result)))
+        results = run_all(ground, plans, lambda result: lines.say(report.result_line(result)))
         if args.record is not None:
             lines.say(f"recorded: {args.record} (tocsin replay, tocsin score)")
         if args.keep:
@@ -52,6 +55,10 @@ def check(args: argparse.Namespace) -> None:
     if args.all and args.kind:
         raise ConfigError("--kind", args.kind, "left out with --all, which runs every kind")
     _check_minutes(args)
+    if args.kind and not KINDS[args.kind].fits(args.ranks):
+        raise ConfigError(
+            "--ranks", args.ranks, f"even and at least 4 with --kind {args.kind}: a pipeline of two stages"
+        )
     if args.json and not args.act:
         raise ConfigError("--json", args.json, "used with --act only")
     if args.kafka and not args.act:
@@ -99,6 +106,7 @@ def plans_of(args: argparse.Namespace) -> list[DrillPlan]:
         return [
             make_plan(kind, seed, args.ranks)
             for kind in KINDS.values()
+            if kind.fits(args.ranks)
             for seed in range(args.seed, args.seed + args.seeds)
         ]
     kind = KINDS[args.kind or _DEFAULT_KIND]

@@ -15,6 +15,8 @@ class Target(StrEnum):
 
     RANK = "rank"
     ALL_RANKS = "all_ranks"
+    STAGE = "stage"
+    """All ranks of one pipeline stage: that of the rank that the seed chooses."""
     AGENT = "agent"
     NOBODY = "nobody"
 
@@ -62,6 +64,10 @@ class DrillKind:
         magnitude: smallest and greatest strength; the seed chooses a value between.
         ends_job: whether the job cannot reach its normal end afterwards.
         least_ranks_count: ranks that the fault needs to show; a job with fewer gets so many.
+        stage_count: pipeline stages of the job, 1: no pipeline.
+        has_own_batches: whether each rank has batches of its own, of which it tells the lengths.
+        answer_seconds: longest time from the onset to the right verdict.
+        watch_seconds: how long a drill without a required verdict is watched.
     """
 
     name: str
@@ -75,6 +81,16 @@ class DrillKind:
     magnitude: tuple[float, float] = (0.0, 0.0)
     ends_job: bool = False
     least_ranks_count: int = 1
+    stage_count: int = 1
+    has_own_batches: bool = False
+    answer_seconds: float = 30.0
+    watch_seconds: float = 20.0
+
+    def fits(self, rank_count: int) -> bool:
+        """Return whether a job of so many ranks can have this kind: a stage needs two replicas to be compared."""
+        return self.stage_count == 1 or (
+            rank_count % self.stage_count == 0 and rank_count >= _LEAST_REPLICAS * self.stage_count
+        )
 
 
 def _accuse(
@@ -101,6 +117,9 @@ def _accuse(
 
 
 _O = OrderKind
+_LEAST_REPLICAS = 2
+_CAUSE_SECONDS = 90.0
+"""Longest time to a cause that rests on two windows of 24 steps that share none, and on half a minute."""
 
 KINDS: Mapping[str, DrillKind] = MappingProxyType(
     {
@@ -180,6 +199,40 @@ KINDS: Mapping[str, DrillKind] = MappingProxyType(
                 outside=Outside.LATE_START,
                 magnitude=(35.0, 45.0),
                 least_ranks_count=6,
+            ),
+            DrillKind(
+                name="slow_stage",
+                sentence="the stage of rank {rank} computes {magnitude:.1f} times as long on every replica",
+                target=Target.STAGE,
+                wanted=ExpectedVerdict.EXPLAIN,
+                faults=frozenset({"fail_slow", "degraded"}),
+                causes=frozenset({"stage_imbalance"}),
+                orders=(_O.LONG_STAGE,),
+                magnitude=(1.7, 2.3),
+                stage_count=2,
+                answer_seconds=_CAUSE_SECONDS,
+            ),
+            DrillKind(
+                name="uneven_data",
+                sentence="sequences differ in length from now on (spread of the logarithm {magnitude:.2f})",
+                target=Target.ALL_RANKS,
+                wanted=ExpectedVerdict.EXPLAIN,
+                faults=frozenset({"fail_slow", "degraded"}),
+                causes=frozenset({"data_imbalance"}),
+                orders=(_O.UNEVEN_DATA,),
+                magnitude=(0.5, 0.8),
+                least_ranks_count=4,
+                has_own_batches=True,
+                answer_seconds=_CAUSE_SECONDS,
+            ),
+            DrillKind(
+                name="gc_pauses",
+                sentence="changing ranks collect garbage for about {magnitude:.2f} s: nobody's fault",
+                target=Target.ALL_RANKS,
+                wanted=ExpectedVerdict.NO_ACCUSATION,
+                orders=(_O.GC_PAUSES,),
+                magnitude=(0.12, 0.25),
+                watch_seconds=50.0,
             ),
             DrillKind(
                 name="agent_killed",

@@ -196,7 +196,9 @@ class DrillJob:
         return RankConfig(
             rank=rank,
             world_size=self.plan.rank_count,
-            tensor_parallel=2 if self.plan.rank_count % 2 == 0 and self.plan.rank_count > 2 else 1,
+            tensor_parallel=self._tensor_parallel(),
+            stage_count=self.plan.kind.stage_count,
+            has_own_batches=self.plan.kind.has_own_batches,
             cluster=CLUSTER,
             job_id=self.job_id,
             seed=self.plan.seed,
@@ -223,6 +225,12 @@ class DrillJob:
         """Tell each agent that its rank starts, as ``tocsin exec`` does."""
         for rank in range(self.plan.rank_count):
             send_start(str(self._agent_socket(rank)), (CLUSTER, self.job_id, self.attempt.number), rank)
+
+    def _tensor_parallel(self) -> int:
+        """Return the size of the tensor-parallel groups; a pipeline, and ranks with batches of their own, have none."""
+        has_pairs = self.plan.rank_count % 2 == 0 and self.plan.rank_count > 2
+        is_alone = self.plan.kind.stage_count > 1 or self.plan.kind.has_own_batches
+        return 2 if has_pairs and not is_alone else 1
 
     def delay_traffic(self, seconds: float) -> None:
         """Delay the traffic of the rank with the fault by ``seconds`` from now on.

@@ -23,3 +23,10 @@ class OrderKind(IntEnum):
     """Once: the gradients become NaN although the loss is a number."""
     EXCEPTION = 7
     """Once: a check in the training program fails with an exception."""
+    LONG_STAGE = 8
+    """The accelerator takes ``magnitude`` times as long, as for a stage with more layers."""
+    GC_PAUSES = 9
+    """In steps that it draws, one of as many as there are ranks, the rank collects garbage for about ``magnitude``
+    seconds of the forward pass."""
+    UNEVEN_DATA = 10
+    """The rank draws the lengths of its sequences; the standard deviation of their logarithm is ``magnitude``."""

@@ -47,6 +47,17 @@ class DrillPlan:
     healthy_seconds: float = 0.0
     fault_seconds: float = 0.0
 
+    @property
+    def affected_ranks(self) -> range:
+        """Ranks that the fault is injected into by an order."""
+        if self.kind.target is Target.ALL_RANKS:
+            return range(self.rank_count)
+        if self.kind.target is Target.STAGE:
+            replica_count = self.rank_count // self.kind.stage_count
+            first = self.rank // replica_count * replica_count
+            return range(first, first + replica_count)
+        return range(self.rank, self.rank + 1)
+
     def sentence(self) -> str:
         """Return a sentence for humans that says what happens."""
         return self.kind.sentence.format(rank=self.rank, magnitude=self.magnitude)

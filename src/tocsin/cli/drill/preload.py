@@ -16,6 +16,8 @@ if GROUP_VARIABLE in os.environ:
     # Making a torch optimizer imports this: three seconds of CPU in each rank if not done here.
     import torch._dynamo  # noqa: F401 - imported to be there
 
-    import tocsin.cli.drill.trainer  # noqa: F401 - imported to be there
+    import tocsin.cli.drill.stages
+    import tocsin.cli.drill.trainer
+    import tocsin.cli.drill.uneven  # noqa: F401 - imported to be there
 
     gc.freeze()  # a collection in a rank would copy the pages that all ranks share

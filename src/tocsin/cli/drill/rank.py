@@ -49,9 +49,14 @@ def _train(config: RankConfig) -> None:
     if config.start_seconds is not None:
         os.environ[STARTED] = str(time.time_ns())  # the fork waited for the agents; its start is now
         MARKS.adopt()
-    from tocsin.cli.drill import trainer  # torch: only here
+    from tocsin.cli.drill import stages, trainer, uneven  # torch: only here
 
-    trainer.train(config, board)
+    if config.stage_count > 1:
+        stages.train(config, board)
+    elif config.has_own_batches:
+        trainer.train(config, board, uneven.UnevenTrainer)
+    else:
+        trainer.train(config, board)
 
 
 def _take_stderr(path: Path) -> None:

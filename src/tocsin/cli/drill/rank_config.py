@@ -63,6 +63,8 @@ class RankConfig:
         rank: number of the rank.
         world_size: number of ranks of the job.
         tensor_parallel: size of the tensor-parallel groups.
+        stage_count: pipeline stages, 1: no pipeline.
+        has_own_batches: whether its batches are no other rank's, and tell their sequences' lengths.
         cluster: name of the cluster.
         job_id: name of the job.
         seed: seed of weights and data.
@@ -90,6 +92,8 @@ class RankConfig:
     checkpoint_folder: Path
     stderr_path: Path
     agent_socket: Path
+    stage_count: int = 1
+    has_own_batches: bool = False
     pace: StepTimes = field(default_factory=StepTimes)
     pauses: tuple[Pause, ...] = ()
     relay_socket: Path | None = None

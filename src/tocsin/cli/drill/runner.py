@@ -24,15 +24,11 @@ from tocsin.cli.processes import ProcessGroup
 
 _START_SECONDS = 90.0
 _STALL_SECONDS = 60.0
-_VERDICT_SECONDS = 30.0
-"""A verdict later than this after the onset does not count."""
 _CONFIRM_SECONDS = 60.0
 """Longest time until a verdict is confirmed. (Verdicts still open when the job ends are cancelled, as jobs end
 unevenly.)"""
 _SETTLE_SECONDS = 6.0
 """Further wait after the right verdict, in which a wrong one against a victim could come."""
-_WATCH_SECONDS = 20.0
-"""Time in which no accusation may come in a drill without a fault."""
 _END_SECONDS = 20.0
 _LAST_LINES_SECONDS = 3.0
 _LAST_STEPS = 10
@@ -114,6 +110,8 @@ class DrillGround:
             if recording is not None:
                 recording.tell(result, recording.end())
             return result
+        except DrillError as error:
+            raise DrillError(f"{error}{named_meanwhile(self._verdicts.of_job(job.job_id))}") from error
         finally:
             job.stop()
 
@@ -194,7 +192,7 @@ class DrillGround:
         """
         wanted = plan.kind.wanted
         if wanted in {ExpectedVerdict.SILENCE, ExpectedVerdict.NO_ACCUSATION}:
-            if self._wait(job, lambda: bool(job.exits), plan.healthy_seconds or _WATCH_SECONDS):
+            if self._wait(job, lambda: bool(job.exits), plan.healthy_seconds or plan.kind.watch_seconds):
                 raise DrillError(f"a rank of a healthy job ended by itself: {job.exits[0]}")
             return
 
@@ -203,14 +201,16 @@ class DrillGround:
 
         def answers() -> set[str]:
             live = [line for line in lines() if is_live(line)]
-            return {line["id"] for line in live if bool(accused(line)) is (wanted is ExpectedVerdict.ACCUSE)}
+            if wanted is ExpectedVerdict.ACCUSE:
+                return {line["id"] for line in live if accused(line)}
+            return {line["id"] for line in live if not accused(line) and line["cause"] in plan.kind.causes}
 
         def settled() -> bool:
             ids = answers()
             return any(line["id"] in ids and line["state"] != "open" for line in lines())
 
         late_seconds = plan.magnitude if plan.kind.outside is Outside.LATE_START else 0.0
-        if self._wait(job, lambda: bool(answers()), _VERDICT_SECONDS + late_seconds):
+        if self._wait(job, lambda: bool(answers()), plan.kind.answer_seconds + late_seconds):
             self._wait(job, settled, _CONFIRM_SECONDS)
             self._wait(job, lambda: False, _SETTLE_SECONDS)
 
@@ -227,6 +227,12 @@ class DrillGround:
     def _cpu_seconds(self) -> float:
         """Return the CPU time that the running processes of the drill have used."""
         return sum(_cpu_seconds_of(pid) for pid in self.processes.members())
+
+
+def named_meanwhile(heard: Sequence[Heard]) -> str:
+    """Return the end of a sentence that says whom the engine accused until a drill failed; "" if nobody."""
+    names = sorted({name for item in heard for name in accused(item.line)})
+    return f" (the engine named {', '.join(names)} before)" if names else ""
 
 
 def _longest_pause(plan: DrillPlan) -> float:

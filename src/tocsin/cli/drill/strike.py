@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tocsin.cli.drill.board import RankOrder
 from tocsin.cli.drill.engine import DrillError
-from tocsin.cli.drill.faults import Outside, Target
+from tocsin.cli.drill.faults import Outside
 from tocsin.cli.drill.launcher import DrillJob
 from tocsin.cli.drill.orders import OrderKind
 from tocsin.cli.processes import signal_quietly
@@ -98,7 +98,7 @@ class Strike:
     def _give_orders(self) -> int:
         """Give the order to the affected ranks, and return the time when the first rank carried it out: the onset."""
         plan, board = self._job.plan, self._job.board
-        affected = range(plan.rank_count) if plan.kind.target is Target.ALL_RANKS else (plan.rank,)
+        affected = plan.affected_ranks
         for rank in affected:
             board.give_order(rank, RankOrder(int(plan.order), plan.magnitude))
         deadline = time.monotonic() + _OBEY_SECONDS

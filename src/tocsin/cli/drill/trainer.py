@@ -6,6 +6,8 @@ Only the forkserver and its ranks import this module, because it costs torch's 5
 from __future__ import annotations
 
 import datetime as dt
+import gc
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,6 +31,8 @@ _WORLD_REDUCE_EVERY = 4
 """The mean loss is summed over all ranks in every fourth step, as for a log line."""
 _BUSY_WIDTH = 192
 """Size of the matrices that a slow rank multiplies; a product takes half a millisecond."""
+_GARBAGE_COUNT = 50_000
+"""Objects that a collection visits, as the caches of a training program; it takes some milliseconds."""
 _LAUNCH_SECONDS = 0.005
 """Duration of one simulated kernel. The accelerator only runs what the process has launched, so a process that does not
 get the CPU delays it; that is why its time is many small waits instead of a long one."""
@@ -63,10 +67,14 @@ class Struck:
             config: configuration of the rank.
             board: the shared page.
         """
-        self._rank, self._board = config.rank, board
+        self._rank, self._board, self._world_size = config.rank, board, config.world_size
+        self._random = random.Random(config.seed * 1009 + config.rank)
+        self._garbage: list[list[object]] = []
         self._order = RankOrder(OrderKind.NOTHING, 0.0)
         self._busy = torch.ones(_BUSY_WIDTH, _BUSY_WIDTH)
         self.once: OrderKind = OrderKind.NOTHING
+        self.work_ratio = 1.0
+        """Work of the batch in hand, as a multiple of a usual one."""
 
     def begin_step(self) -> None:
         """Carry out a new order from this step on; faults that happen once happen in this step."""
@@ -81,14 +89,31 @@ class Struck:
         """Return how much longer reading a batch takes now, in seconds."""
         return self._order.magnitude if self._order.number == OrderKind.SLOW_LOADER else 0.0
 
+    def length_spread_ratio(self) -> float:
+        """Return the standard deviation of the logarithm of sequence lengths; 0: all are equal."""
+        return self._order.magnitude if self._order.number == OrderKind.UNEVEN_DATA else 0.0
+
     def compute(self, seconds: float) -> None:
         """Wait for the simulated accelerator; with the order to be slow, compute longer."""
-        for _ in range(round(seconds / _LAUNCH_SECONDS)):
+        longer = self._order.magnitude if self._order.number == OrderKind.LONG_STAGE else self.work_ratio
+        for _ in range(round(seconds * longer / _LAUNCH_SECONDS)):
             time.sleep(_LAUNCH_SECONDS)
         if self._order.number == OrderKind.SLOW_COMPUTE:
             until = time.perf_counter() + seconds * (self._order.magnitude - 1.0)
             while time.perf_counter() < until:
                 torch.mm(self._busy, self._busy)
+
+    def collect_garbage(self) -> None:
+        """With the order to pause: in steps drawn at random, collect garbage for some time."""
+        if self._order.number != OrderKind.GC_PAUSES or self._random.random() * self._world_size >= 1.0:
+            return
+        if not self._garbage:
+            self._garbage = [[number] for number in range(_GARBAGE_COUNT)]
+            for one in self._garbage:
+                one.append(one)  # a cycle, which the collector must visit
+        until = time.perf_counter() + self._order.magnitude * self._random.uniform(0.5, 1.5)
+        while time.perf_counter() < until:
+            gc.collect()
 
 
 @dataclass
@@ -120,8 +145,7 @@ class Trainer:
     def run(self) -> None:
         """Train until the last step that the shared page names."""
         pauses = {pause.after_step: pause for pause in self.config.pauses}
-        hook.attach(model=self.model, optimizer=self.optimizer, collectives=True)
-        batches = iter(self.loader)
+        batches = self.batches()
         keeper = self.keeper
         step = 0 if keeper is None else keeper.resume(self.model, self.optimizer, self.loader)
         while step <= self.board.last_step():
@@ -139,6 +163,11 @@ class Trainer:
                 self._pause(pauses[step])
             step += 1
 
+    def batches(self) -> Iterator[Tensor]:
+        """Attach the hook; return an iterator over the tokens of each batch."""
+        hook.attach(model=self.model, optimizer=self.optimizer, collectives=True)
+        return iter(self.loader)
+
     def _step(self, step: int, batches: Iterator[Tensor]) -> float:
         """Run one training step; return this rank's loss."""
         pace, struck = self.config.pace, self.struck
@@ -150,6 +179,7 @@ class Trainer:
         with hook.phase("forward"):
             loss: Tensor = self.model(tokens)
             struck.compute(pace.forward_seconds + (pace.first_step_seconds if step == 0 else 0.0))
+            struck.collect_garbage()
             if struck.once is OrderKind.NAN_LOSS:
                 loss = loss * float("nan")
         with hook.phase("backward"):
@@ -222,13 +252,14 @@ def _check_tokens(tokens: Tensor, step: int) -> None:
         raise ValueError(f"batch of step {step}: token {largest} is outside the vocabulary of {vocabulary}")
 
 
-def train(config: RankConfig, board: Board) -> None:
-    """Train as one rank of the job until the job's end.
+def new_group(ranks: list[int], kind: str) -> dist.ProcessGroup:
+    """Create a process group of a kind that the hook knows; all ranks of the job must call it."""
+    group: dist.ProcessGroup = dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, group_desc=kind)
+    return group
 
-    Args:
-        config: configuration of the rank.
-        board: page shared with the drill.
-    """
+
+def join_job(config: RankConfig) -> None:
+    """Join the job's process group over gloo."""
     torch.set_num_threads(1)
     time.sleep(config.start_seconds or 0.0)
     store: Store = FileStore(str(config.store_path), config.world_size)
@@ -241,6 +272,17 @@ def train(config: RankConfig, board: Board) -> None:
         world_size=config.world_size,
         timeout=_COLLECTIVE_TIMEOUT,
     )
+
+
+def train(config: RankConfig, board: Board, kind: type[Trainer] = Trainer) -> None:
+    """Train as one rank of the job until the job's end.
+
+    Args:
+        config: configuration of the rank.
+        board: page shared with the drill.
+        kind: how it trains.
+    """
+    join_job(config)
     grid = make_grid(config)
     keeper = None if config.checkpoints is None else Keeper(config.rank, config.checkpoints)
     hook.init(
@@ -250,7 +292,7 @@ def train(config: RankConfig, board: Board) -> None:
         dp=grid.data_index,
         tp=grid.tensor_index,
     )
-    Trainer(config, board, grid, keeper).run()
+    kind(config, board, grid, keeper).run()
     hook.close()
     if keeper is not None:
         keeper.leave()
@@ -262,8 +304,8 @@ def make_grid(config: RankConfig) -> ParallelGrid:
     world, parts = config.world_size, config.tensor_parallel
     tensor = [list(range(first, first + parts)) for first in range(0, world, parts)]
     data = [list(range(place, world, parts)) for place in range(parts)]
-    tensor_groups = [dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, group_desc="tp") for ranks in tensor]
-    data_groups = [dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, group_desc="dp") for ranks in data]
+    tensor_groups = [new_group(ranks, "tp") for ranks in tensor]
+    data_groups = [new_group(ranks, "dp") for ranks in data]
     place = config.rank % parts
     return ParallelGrid(
         data=data_groups[place],
