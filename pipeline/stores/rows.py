@@ -218,7 +218,7 @@ def job_status_row(status: JobStatus) -> Row:
         "abstained": [f"{reason} {count}" for reason, count in sorted(dict(state.get("abstained", {})).items())],
         "open_verdicts": len(state.get("verdicts", ())),
         "status_json": to_json(state, sort=True),
-        "models_json": to_json(status.models),
+        "models_json": to_json(status.models, sort=True),
     }
 
 

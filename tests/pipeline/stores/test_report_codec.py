@@ -22,6 +22,7 @@ from tocsin.pipeline.stores.report_codec import (
     encode_health,
     encode_status,
 )
+from tocsin.pipeline.stores.rows import job_status_row
 from tocsin.schemas.errors import SchemaError
 from tocsin.schemas.verdicts import Component, ComponentKind
 
@@ -71,6 +72,13 @@ def test_minutes_and_states_come_back() -> None:
     assert decode_status(encode_status(status)) == status
     gone = JobStatus(JOB, ONSET, False, {})
     assert decode_status(encode_status(gone)) == JobStatus(JOB, ONSET, False, {}, [])
+
+
+def test_a_state_that_came_through_the_topic_is_the_row_that_the_engine_itself_writes() -> None:
+    models = [{"version": "new", "detector": "peers", "state": "in use", "effective_ns": ONSET}]
+    status = JobStatus(JOB, ONSET, True, STATE, models)
+
+    assert job_status_row(decode_status(encode_status(status))) == job_status_row(status)
 
 
 @pytest.mark.parametrize(
