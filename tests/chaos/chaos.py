@@ -26,6 +26,7 @@ from tests.chaos.broken import BROKEN
 from tests.chaos.embedded_action_round import ROLES as EMBEDDED_ROLES
 from tests.chaos.embedded_action_round import EmbeddedActionConfig, run_embedded_action_round
 from tests.chaos.engine import servers
+from tests.chaos.learned import Learned, add_learned_arguments, learned_of
 from tests.chaos.live_round import LiveConfig, run_live_round
 from tests.chaos.outcome import table_text
 from tests.chaos.page_round import PageConfig, PageReported, run_page_round
@@ -110,6 +111,7 @@ def main() -> int:
     parser.add_argument("--only", choices=(*ROLES, PAGES, ACTIONS), help="only a round that counts pages, or effects")
     parser.add_argument("--role", choices=ACTORS, action="append", help="with --only actions: whom to kill (all)")
     parser.add_argument("--without", choices=BROKEN, default="", help="with --only actions: leave that out, to see red")
+    add_learned_arguments(parser)
     parser.add_argument("--tally", type=Path, help="a file that adds up runs")
     parser.add_argument("--folder", type=Path, help="keep all that is written there")
     args = parser.parse_args()
@@ -179,7 +181,8 @@ def _embedded(args: argparse.Namespace) -> int:
     for number in range(max(1, args.rounds)):
         folder = Path(tempfile.mkdtemp(prefix="tocsin-live-", dir=args.folder))
         print(f"round with seed {args.seed + number}, {args.kills} kills", flush=True)
-        reported = run_live_round(LiveConfig(args.seed + number, kills_count=args.kills), folder)
+        learned = Learned(tuple(args.detector))
+        reported = run_live_round(LiveConfig(args.seed + number, kills_count=args.kills, learned=learned), folder)
         problems += len(reported.problems)
         print(reported.text(), flush=True)
         if reported.problems or args.folder is not None:
@@ -209,7 +212,13 @@ def _embedded_actions(args: argparse.Namespace) -> int:
 
 
 def _round(args: argparse.Namespace, seed: int, folder: Path, is_exactly_once: bool) -> Reported:
-    config = RoundConfig(seed, is_exactly_once, kills_each_count=args.kills_each_round, stream_seconds=args.seconds)
+    config = RoundConfig(
+        seed,
+        is_exactly_once,
+        kills_each_count=args.kills_each_round,
+        stream_seconds=args.seconds,
+        learned=learned_of(args),
+    )
     return run_round(config, folder)
 
 
@@ -220,6 +229,8 @@ def _agent(seed: int, folder: Path, is_exactly_once: bool) -> Reported:
 
 def _print(reported: Reported, seconds: float, folder: Path, *, is_kept: bool) -> None:
     print(table_text(reported.outcomes))
+    if shown := sum((one.learned for one in reported.outcomes), Counter[str]()):
+        print(f"verdict lines with evidence of learned detectors: {dict(shown)}")
     for problem in reported.problems:
         print(f"  {problem}")
     print(

@@ -37,7 +37,8 @@ class Fault:
         kind: of ``KINDS``.
         rank: who ails.
         begin_seconds: when the job begins, since the round's start.
-        watch_seconds: how long the job stays as it is after that.
+        watch_seconds: how long the job stays as it is after its fault.
+        warm_seconds: how long it is healthy before.
     """
 
     job_id: str
@@ -45,10 +46,11 @@ class Fault:
     rank: int
     begin_seconds: float
     watch_seconds: float = WATCH_SECONDS
+    warm_seconds: float = WARM_SECONDS
 
     @property
     def onset_seconds(self) -> float:
-        return self.begin_seconds + WARM_SECONDS
+        return self.begin_seconds + self.warm_seconds
 
     @property
     def end_seconds(self) -> float:

@@ -7,11 +7,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos.live_jobs import HOSTS, KINDS, Agents, Fault, Job
+from tests.chaos.learned import Learned, shown_counts
+from tests.chaos.live_jobs import HOSTS, KINDS, WARM_SECONDS, WATCH_SECONDS, Agents, Fault, Job
 from tests.chaos.page_site import TOLD, Page, messages_of, page_difference, pages_of, write_routes
 from tests.chaos.tables import difference, read_tables, write_embedded
 from tests.chaos.tee_agent import kept
@@ -23,6 +25,7 @@ from tocsin.pipeline.alerts.adapters import ADAPTERS
 from tocsin.pipeline.alerts.notice import NoticeKind
 from tocsin.pipeline.alerts.router import AlertRouter, RouterConfig
 from tocsin.pipeline.alerts.routes import load_routes
+from tocsin.pipeline.detect.learned.registry import LEARNED
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.errors import EngineError, SchemaError, TransportError
@@ -36,6 +39,8 @@ _USUAL_DELAY_SECONDS: Final = 3.0
 _MOST_AFTER_RESTART_SECONDS: Final = 5.0
 _LEAST_GAP_SECONDS: Final = 4.0
 _MARGIN_NS: Final = 5 * NS_PER_SECOND
+_LEARNED_WARM_SECONDS: Final = 90.0
+_LEARNED_WATCH_SECONDS: Final = 45.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class LiveConfig:
         tracks_count: jobs at a time.
         kills_count: of the engine.
         away_seconds: how long it is away before it is started again, from and to.
+        learned: learned detectors that judge, too, with what ships; jobs run longer then.
     """
 
     seed: int
@@ -55,6 +61,17 @@ class LiveConfig:
     tracks_count: int = 3
     kills_count: int = 20
     away_seconds: tuple[float, float] = (0.0, 2.0)
+    learned: Learned = field(default_factory=Learned)
+
+    @property
+    def warm_seconds(self) -> float:
+        """How long a job is healthy: learned detectors learn for a minute what is usual."""
+        return _LEARNED_WARM_SECONDS if self.learned.settings else WARM_SECONDS
+
+    @property
+    def watch_seconds(self) -> float:
+        """How long a job stays as it is after its fault."""
+        return _LEARNED_WATCH_SECONDS if self.learned.settings else WATCH_SECONDS
 
 
 @dataclass
@@ -68,6 +85,7 @@ class LiveReported:
         restart_seconds: from a kill until it listens again, the longest.
         delay_seconds: of a verdict, beyond the usual and beyond the engine's absence, the longest.
         said: verdicts by cause.
+        shown: learned detector -> number of lines with its evidence.
         pages_count: incidents that people were told of, and ends.
         repeated_count: messages that came once more with the same key.
     """
@@ -78,6 +96,7 @@ class LiveReported:
     restart_seconds: float = 0.0
     delay_seconds: float = 0.0
     said: Counter[str] = field(default_factory=Counter)
+    shown: Counter[str] = field(default_factory=Counter)
     pages_count: int = 0
     repeated_count: int = 0
 
@@ -89,6 +108,8 @@ class LiveReported:
             f" {self.restart_seconds:.1f} s, longest delay beyond it {self.delay_seconds:.1f} s\n  said: {said}"
             f"\n  {self.pages_count} pages and ends; {self.repeated_count} messages came again with the same key"
         )
+        if self.shown:
+            head += f"\n  lines with evidence of learned detectors: {dict(self.shown)}"
         return "\n".join([head, *(f"  {problem:.600}" for problem in self.problems or ["equal"])])
 
 
@@ -101,7 +122,8 @@ def faults_of(config: LiveConfig) -> list[Fault]:
     ends = [track * 5.0 for track in range(config.tracks_count)]
     for number, kind in enumerate(kinds):
         track = number % config.tracks_count
-        faults.append(Fault(f"job-{config.seed}-{number}-{kind}", kind, drawn.randrange(len(HOSTS)), ends[track]))
+        times = ends[track], config.watch_seconds, config.warm_seconds
+        faults.append(Fault(f"job-{config.seed}-{number}-{kind}", kind, drawn.randrange(len(HOSTS)), *times))
         ends[track] = faults[-1].end_seconds
     return faults
 
@@ -130,12 +152,12 @@ def _add(moments: list[float], moment: float) -> None:
 class Engine:
     """A ``tocsin serve`` that is killed."""
 
-    def __init__(self, folder: Path, routes: Path | None = None) -> None:
+    def __init__(self, folder: Path, routes: Path | None = None, flags: Sequence[str] = ()) -> None:
         self.data = folder / "data"
         self.address = f"unix:{folder}/e.sock"
         command = [sys.executable, "-m", "tocsin", "serve", "--data", str(self.data), "--listen", self.address]
         command += ["--metrics-listen", "", "--hold", "0", "0"]  # else hard actions wait, which lines do not show
-        command += [] if routes is None else ["--alerts", str(routes)]
+        command += [*flags, *([] if routes is None else ["--alerts", str(routes)])]
         self.child = Child(Program("tocsin serve", command, folder / "serve.log", folder=ROOT))
         self.absences: list[tuple[int, int]] = []
         """Killed, and listening again (Unix ns)."""
@@ -200,7 +222,7 @@ def _round(config: LiveConfig, folder: Path, receiver: Receiver) -> LiveReported
     faults = faults_of(config)
     moments = kills_of(config, faults)
     routes = write_routes(folder / "alerts.yaml", receiver)
-    engine = Engine(folder, routes)
+    engine = Engine(folder, routes, config.learned.flags)
     agents = Agents(folder, engine.address)
     reported = LiveReported(kills_count=len(moments))
     reported.near_count = sum(any(abs(at - one.onset_seconds) <= 2.0 for one in faults) for at in moments)
@@ -217,7 +239,8 @@ def _round(config: LiveConfig, folder: Path, receiver: Receiver) -> LiveReported
     finally:
         agents.stop()
         engine.child.kill()
-    wanted = undisturbed(folder, last_ns)
+    wanted = undisturbed(folder, last_ns, config.learned)
+    reported.shown = shown_counts(wanted)
     write_embedded(folder / "undisturbed", wanted)
     _compare(reported, engine, follower, wanted, last_ns)
     pages = pages_of(receiver)
@@ -247,10 +270,10 @@ def _play(config: LiveConfig, faults: list[Fault], moments: list[float], engine:
         thread.join()
 
 
-def undisturbed(folder: Path, last_ns: int) -> list[Verdict]:
+def undisturbed(folder: Path, last_ns: int, learned: Learned) -> list[Verdict]:
     """What an engine says that heard each record when it was made, and was never killed."""
     records = sorted(one for host in HOSTS for one in kept(folder / host / "records"))
-    engine, at = EmbeddedEngine(EngineConfig(history=None)), 0
+    engine, at = EmbeddedEngine(learned.of(EngineConfig(history=None))), 0
     verdicts: list[Verdict] = []
     first_ns = records[0][0] // NS_PER_SECOND * NS_PER_SECOND
     for tick_ns in range(first_ns, last_ns + 1, NS_PER_SECOND):
@@ -295,4 +318,5 @@ def _compare(reported: LiveReported, engine: Engine, follower: Follower, wanted:
 def _shown(line: dict[str, Any]) -> dict[str, Any]:
     kept_fields = ("state", "fault", "cause", "action", "reason", "onset_ns", "detected_ns")
     suspects = [[one["name"], one.get("ranks")] for one in line["suspects"]]
-    return {"suspects": suspects, **{name: line[name] for name in kept_fields}}
+    learned = sorted({one["detector"] for one in line["evidence"]} & LEARNED.keys())
+    return {"suspects": suspects, "learned": learned, **{name: line[name] for name in kept_fields}}

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.kills import Reaper, schedule
+from tests.chaos.learned import Learned
 from tests.chaos.outcome import Outcome, embedded, outcome, read_tables
-from tests.chaos.plays import Play, PlayPace, as_job, play_together
+from tests.chaos.plays import Play, PlayPace, as_job, judged_with, play_together
 from tests.chaos.recordings import several_faults
 from tests.chaos.settle import Chain
 from tests.chaos.up import JOB, cluster_up
@@ -37,6 +38,7 @@ class RoundConfig:
         jobs_count: jobs in the stream.
         faults_count: faults of each.
         stream_seconds: length of the recording; kills go on for as long as they take.
+        learned: learned detectors that judge, too, and models that are announced meanwhile.
     """
 
     seed: int
@@ -47,6 +49,7 @@ class RoundConfig:
     jobs_count: int = 6
     faults_count: int = 3
     stream_seconds: float = 1200.0
+    learned: Learned = field(default_factory=Learned)
 
 
 @dataclass
@@ -71,14 +74,14 @@ def plays_of(config: RoundConfig) -> list[Play]:
         kinds = order.sample(sorted(FAULTS), config.faults_count)
         recording = several_faults(order.randrange(1 << 30), kinds, seconds=config.stream_seconds)
         plays.append(Play("+".join(kinds), as_job(recording, f"job-{config.seed}-{number}"), ReplayConfig()))
-    return plays
+    return judged_with(plays, config.learned)
 
 
 def run_round(config: RoundConfig, folder: Path) -> Reported:
     """Play, kill, wait until all is judged, compare."""
     plays, data = plays_of(config), folder / "data"
     said = embedded(plays, data)
-    flags = [f"--checkpoint-seconds={config.checkpoint_seconds}"]
+    flags = [f"--checkpoint-seconds={config.checkpoint_seconds}", *config.learned.flags]
     flags += ["--exactly-once"] if config.is_exactly_once else []
     with cluster_up(folder, PREFIX, *flags) as cluster:
         reaper = Reaper(cluster, schedule(config.seed, config.kills_each_count, config.gap_seconds))
