@@ -26,8 +26,10 @@ from tocsin.cli.main import main
 from tocsin.cli.paths import control_socket
 from tocsin.models.bilstm_file import decode_bilstm, encode_bilstm
 from tocsin.models.entropy_file import encode_entropy
+from tocsin.models.minder_file import decode_minder, encode_minder
 from tocsin.models.training import bilstm_ocnn_training
 from tocsin.pipeline.detect.learned.registry import learned_config
+from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.lab.backtest.detector_sets import live_set_of
 from tocsin.pipeline.lab.registry import Registry, comparison
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MemoryStore, MetricsJob
@@ -40,9 +42,11 @@ from tocsin.schemas.records import NS_PER_SECOND
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-DETECTORS = ("entropy", "bilstm")
+DETECTORS = ("entropy", "bilstm", "minder")
 SLOW_RANK, SLOW_HOST = 3, "n03"
-RECORDED_SECONDS, FAULT_AT = 240, 120
+RECORDED_SECONDS = 240
+POWER, CPU = "gpu_power_watts", "cpu_util_ratio"
+TRAINED_ON = ("healthy-0", "healthy-1", "faulty")
 
 
 class Live:
@@ -66,20 +70,20 @@ class Live:
             self.service.tick(self.job.now_ns)
 
     def slow(self, *, is_slow: bool) -> None:
-        """Make one machine slow, or well again."""
+        """Make one machine slow and drawing far less power than its peers, which wait at 60 %, or well again."""
         self.job.slow(SLOW_RANK, "forward", 2.5 if is_slow else 1.0)
+        self.job.shift(SLOW_RANK, POWER, 0.2 if is_slow else 1.0)
 
-    def recorded(self, name: str, *, is_faulty: bool) -> Path:
-        """Record the live job, as ``tocsin record`` does, and write down what happened."""
-        folder = self.recordings / name
+    def recorded(self, folder: Path, *, is_faulty: bool, seconds: int = RECORDED_SECONDS) -> Path:
+        """Record the live job, as ``tocsin record`` does, and write down what happened; a fault begins half way."""
         argv = [sys.executable, "-m", "tocsin", "record", str(folder), "--data", str(self.data)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("recording ")
-            self.run(FAULT_AT)
+            self.run(seconds // 2)
             self.slow(is_slow=is_faulty)
             onset_ns = self.job.now_ns
-            self.run(RECORDED_SECONDS - FAULT_AT)
+            self.run(seconds - seconds // 2)
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=60) == 0
             assert f"tocsin replay {folder}" in process.stdout.read()
@@ -103,8 +107,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """The job and its engine, with recordings of healthy and of faulty time."""
     made = Live(tmp_path_factory.mktemp("walk"))
     made.run(60)
-    for name in ("healthy-0", "healthy-1", "faulty", "unseen"):
-        made.recorded(name, is_faulty=not name.startswith("healthy"))
+    for name in (*TRAINED_ON, "unseen"):
+        made.recorded(made.recordings / name, is_faulty=not name.startswith("healthy"))
     yield made
     made.service.stop()
 
@@ -124,6 +128,11 @@ def spoiled(detector: str, payload: bytes) -> bytes:
     """A worse model: one that notices nothing of the fault, or (entropy) also names healthy machines."""
     if detector == "entropy":
         return encode_entropy(dataclasses.replace(OWN, max_sigmas=1.0))
+    if detector == "minder":
+        model = decode_minder(payload)
+        limits, single = {CPU: model.limits[CPU]}, {CPU: model.single[CPU]}
+        blind = dataclasses.replace(model, limits=limits, single=single, integrated=None, priority=(CPU,))
+        return encode_minder(blind)
     networks = decode_bilstm(payload)
     return encode_bilstm({name: dataclasses.replace(one, line_factor=900.0) for name, one in networks.items()})
 
@@ -141,7 +150,7 @@ class Commands:
 
     def train(self) -> str:
         """Train on three of the recordings, and return the version."""
-        folders = (self.live.recordings / name for name in ("healthy-0", "healthy-1", "faulty"))
+        folders = (self.live.recordings / name for name in TRAINED_ON)
         text = self.run("train", *folders, "--detector", self.detector, "--jobs", 1)
         found = re.search(rf"{self.detector} (\d{{8}}-[0-9a-f]{{8}}): added to", text)
         assert found is not None, text
@@ -162,7 +171,7 @@ class Commands:
 
     def roll_back(self) -> None:
         """Give the engine back what ships."""
-        if self.detector == "bilstm":
+        if shipped_model(self.detector) is None and self.detector != "entropy":
             self.run("models", "withdraw", self.detector, "--to", "local", "--effective-in", 10)
         else:
             self.promote("builtin", "--force")
@@ -203,8 +212,20 @@ def test_from_a_live_job_to_models_that_judge_it_and_back(
         assert f"card of {name}: trained " in text
 
     assert SLOW_HOST in live.learned("entropy")["names"]
+    assert SLOW_HOST in live.learned("minder")["names"]
     for walk in walks.values():
         walk.roll_back()
     live.run(30)
     now = {name: live.learned(name)["card"]["version"] for name in DETECTORS}
-    assert now == {"entropy": "", "bilstm": "builtin"}
+    assert now == {name: "" if shipped_model(name) is None else "builtin" for name in DETECTORS}
+
+
+def test_a_live_job_that_was_recorded_for_a_minute_teaches_no_model_of_minder(
+    live: Live, registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = live.recorded(tmp_path / "short", is_faulty=False, seconds=60)
+
+    assert main(["train", str(folder), "--detector", "minder", "--jobs", "1"]) == 2
+    assert "(too_short): " in (reported := capsys.readouterr().err)
+    assert f"{folder}: the longest has 60 s of samples, it takes 100 s" in reported
+    assert [card.version for card in registry.cards("minder")] == ["builtin"]
