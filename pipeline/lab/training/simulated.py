@@ -8,7 +8,7 @@ meaningless.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,14 +56,41 @@ class CaseRequest:
 
 def long_cases(count: int, half: Half, hosts: tuple[int, int], first_seed: int) -> Iterator[Case]:
     """Yield ``count`` cases, every second one healthy, the others with a fault of at least 13 minutes."""
+    return _cases(count, _fault_is_long, first_seed, hosts, half, CASE_SECONDS)
+
+
+def step_cases(count: int, first_seed: int) -> Iterator[Case]:
+    """Yield ``count`` cases whose ranks tell the phases of their steps, every second one healthy."""
+    return _cases(count, _tells_phases, first_seed, STEP_HOSTS, "fit", None)
+
+
+def _cases(
+    count: int,
+    fits: Callable[[Case], bool],
+    first_seed: int,
+    hosts: tuple[int, int],
+    half: Half,
+    duration_seconds: float | None,
+) -> Iterator[Case]:
+    """Yield the first ``count`` cases that fit, every second one healthy."""
     found = 0
     for seed in itertools.count(first_seed):
         if found == count:
             return
-        case = draw_case(seed, hosts, HEALTHY if found % 2 else None, half, duration_seconds=CASE_SECONDS)
-        if all(fault["end_ns"] - fault["onset_ns"] >= LEAST_FAULT_NS for fault in case.truth()["faults"]):
+        case = draw_case(seed, hosts, HEALTHY if found % 2 else None, half, duration_seconds=duration_seconds)
+        if fits(case):
             found += 1
             yield case
+
+
+def _fault_is_long(case: Case) -> bool:
+    """Return whether every fault of a case lasts at least 13 minutes."""
+    return all(fault["end_ns"] - fault["onset_ns"] >= LEAST_FAULT_NS for fault in case.truth()["faults"])
+
+
+def _tells_phases(case: Case) -> bool:
+    """Return whether the ranks of a case tell the phases of their steps."""
+    return case.shape.step_detail in _TELLING
 
 
 def metrics_only(case: Case) -> Recording:
@@ -86,24 +113,9 @@ def write_defaults(
         on_progress: called with the progress.
     """
     first_seed = FIRST_SEEDS["fit"] + 1_000_000_000 * seed
-    cases = long_cases(count, "fit", DEFAULT_HOSTS, first_seed)
-    orders = [
-        CaseRequest(folder / f"case-{index:04d}", case.seed, case.kind == HEALTHY, "fit", DEFAULT_HOSTS)
-        for index, case in enumerate(cases)
-    ]
+    request = CaseRequest(folder / "case", 0, False, "fit", DEFAULT_HOSTS)
+    orders = _requests(request, long_cases(count, "fit", DEFAULT_HOSTS, first_seed))
     return list(for_each(executor, write_one, orders, on_progress, "simulating"))
-
-
-def step_cases(count: int, first_seed: int) -> Iterator[Case]:
-    """Yield ``count`` cases whose ranks tell the phases of their steps, every second one healthy."""
-    found = 0
-    for seed in itertools.count(first_seed):
-        if found == count:
-            return
-        case = draw_case(seed, STEP_HOSTS, HEALTHY if found % 2 else None, "fit")
-        if case.shape.step_detail in _TELLING:
-            found += 1
-            yield case
 
 
 def write_step_defaults(
@@ -118,12 +130,22 @@ def write_step_defaults(
         count: number of recordings.
         on_progress: called with the progress.
     """
-    cases = step_cases(count, FIRST_STEP_SEED + 1_000_000_000 * seed)
-    orders = [
-        CaseRequest(folder / f"steps-{index:04d}", case.seed, case.kind == HEALTHY, "fit", STEP_HOSTS, None)
+    request = CaseRequest(folder / "steps", 0, False, "fit", STEP_HOSTS, duration_seconds=None)
+    orders = _requests(request, step_cases(count, FIRST_STEP_SEED + 1_000_000_000 * seed))
+    return list(for_each(executor, write_steps, orders, on_progress, "simulating steps"))
+
+
+def _requests(request: CaseRequest, cases: Iterable[Case]) -> list[CaseRequest]:
+    """Return a request like this one for each case, its folder's name with the number of the case."""
+    return [
+        replace(
+            request,
+            folder=request.folder.with_name(f"{request.folder.name}-{index:04d}"),
+            seed=case.seed,
+            is_healthy=case.kind == HEALTHY,
+        )
         for index, case in enumerate(cases)
     ]
-    return list(for_each(executor, write_steps, orders, on_progress, "simulating steps"))
 
 
 def write_one(order: CaseRequest) -> Path:
