@@ -32,7 +32,7 @@ LOADER_COUNTS: Final = (
     "restarts",
 )
 HOST_FACTS: Final = "host_facts"
-# {"boot_id", "booted_ns", "kernel", "driver", "firmware"}: at start, at a change, every five minutes
+# {"boot_id", "booted_ns", "kernel", "driver", "firmware", "minipod"}: at start, at a change, every five minutes
 NAN: Final = "nan"  # {"step": 12, "what": "loss|grad_norm|local_…" (its own), "value": "nan|inf|-inf"}
 
 INCIDENT_CLOSE: Final = "incident_close"  # {"id": a verdict's, "note", "actor": "uid:1000"}; only the control socket

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from tocsin.collectors.agent.datagrams import parse_datagram
 from tocsin.collectors.agent.endings import Endings
-from tocsin.collectors.agent.host_events import OWN_SOURCE, hook_event
+from tocsin.collectors.agent.host_events import OWN_SOURCE, hook_event, with_minipod
 from tocsin.collectors.agent.job_state import (
     HostPlace,
     JobState,
@@ -332,7 +332,7 @@ class AgentCore:
 
     def _on_host_event(self, event: HostEvent, now: Now) -> None:
         """Add an event of the host to its job; one without a job goes to the ranks that it concerns, or to all jobs."""
-        job = event.job
+        event, job = with_minipod(event, self.config.place.minipod), event.job
         if job is None:
             about = ranks_of_event(event.payload, self.jobs.values())
             for key, number in about or [(key, event.rank) for key in self.keys()]:

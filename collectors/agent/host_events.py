@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tocsin.collectors.agent.messages import (
@@ -19,6 +20,18 @@ from tocsin.schemas.records import EventSource, Severity
 
 OWN_SOURCE: Final = EventSource.PROCESS
 """Source of events about the agent itself."""
+
+
+def with_minipod(event: HostEvent, minipod: str) -> HostEvent:
+    """Return a host's event; its facts with the minipod, which an idle host tells in no other way.
+
+    Args:
+        event: the event.
+        minipod: name of the host's minipod, "" if it is not known.
+    """
+    if event.name != events.HOST_FACTS or not minipod:
+        return event
+    return replace(event, payload={**event.payload, "minipod": minipod})
 
 
 def hook_event(body: object) -> HostEvent:

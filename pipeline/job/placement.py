@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tocsin.pipeline.core.operator import columns_of, from_columns, pack_state, unpack_state
+from tocsin.pipeline.job.place_columns import rows_of_places
 from tocsin.schemas.records import RankPlace, Topology
 
 PART = "places"
@@ -24,6 +26,8 @@ class Placement:
         """``roles_of_hosts``, None = to be computed again."""
         self._neighbourhoods: dict[str, frozenset[str]] | None = None
         """Host -> all hosts behind its switch, itself included; None = to be computed again."""
+        self._rows: Mapping[str, list[list[Any]]] | None = None
+        """``rows``, None = to be computed again."""
         self._switches: dict[str, tuple[str, str]] | None = None
         """``switches_of_hosts``, None = to be computed again."""
         self._part: bytes | None = None
@@ -44,7 +48,7 @@ class Placement:
 
     def _forget_derived(self) -> None:
         """Have all that is derived of the places computed again."""
-        self._roles = self._neighbourhoods = self._switches = self._part = None
+        self._roles = self._neighbourhoods = self._switches = self._rows = self._part = None
 
     @property
     def world_size(self) -> int:
@@ -85,6 +89,12 @@ class Placement:
             places = self.places.values()
             self._switches = {place.host: (place.leaf, place.minipod) for place in places if place.leaf}
         return self._switches
+
+    def rows(self) -> Mapping[str, list[list[Any]]]:
+        """Return the places as rows for the state of the job (``rows_of_places``)."""
+        if self._rows is None:
+            self._rows = rows_of_places(self.places)
+        return self._rows
 
     def neighbours_of(self, host: str) -> frozenset[str]:
         """Return the other hosts behind a host's leaf switch.

@@ -8,10 +8,12 @@ healthy job has none, and neither can ticks, which come without any engine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tocsin.pipeline.actions.quiet_steps import QuietCounter
+from tocsin.pipeline.job.place_columns import places_of_rows
+from tocsin.pipeline.runtime.embedded.actions.group_facts import groups_of
 from tocsin.pipeline.stores.base import JobStatus
 from tocsin.schemas.action_events import (
     ActionEvent,
@@ -31,6 +33,15 @@ _LOOK_NS: Final = 5 * NS_PER_SECOND
 _MOST_REMEMBERED: Final = 100_000
 
 
+@dataclass(slots=True)
+class _PlacedJob:
+    """The newest places of an attempt: as they were told, its groups, and the switches of its machines."""
+
+    told: object
+    groups: JobFacts
+    machines: list[MachineFacts]
+
+
 class StatusFacts:
     """Remembers what was told, and tells what changed."""
 
@@ -45,6 +56,7 @@ class StatusFacts:
         self._judged_ns: dict[str, int] = {}
         self._hosts: dict[tuple[str, str], JobFacts] = {}
         self._changes: dict[tuple[str, str], JobFacts] = {}
+        self._placed: dict[tuple[str, str], _PlacedJob] = {}
         self._told: dict[tuple[str, str], ActionEvent] = {}
         self._looked_ns = 0
 
@@ -59,6 +71,7 @@ class StatusFacts:
             return
         self._take_steps(job, state.get("ranks", {}))
         self._take_changes(job, state.get("changes", ()), status.ts_ns)
+        self._take_places(job, state.get("places"), status.ts_ns)
         hosts = state.get("hosts", {})
         is_whole = isinstance(hosts, dict) and len(hosts) == state.get("host_count")
         known = self._hosts.get((job.cluster, job.job_id))
@@ -77,6 +90,22 @@ class StatusFacts:
         self._changes[job.cluster, job.job_id] = JobFacts(job, ts_ns, changes=found)
         if len(self._changes) > _MOST_REMEMBERED:
             del self._changes[next(iter(self._changes))]
+
+    def _take_places(self, job: JobKey, told: object, ts_ns: int) -> None:
+        """Take where the ranks of an attempt are; groups are made anew only where something moved."""
+        key = job.cluster, job.job_id
+        known = self._placed.get(key)
+        if told is None or (known is not None and _is_later(known.groups, job, ts_ns)):
+            return
+        if known is not None and known.groups.job == job and known.told == told:
+            known.groups = replace(known.groups, ts_ns=ts_ns)
+            return
+        places = places_of_rows(told, "places")
+        switches = {one.host: (one.leaf, one.minipod) for one in places.values() if one.leaf}
+        machines = [MachineFacts(job.cluster, host, ts_ns, leaf=a, minipod=b) for host, (a, b) in switches.items()]
+        self._placed[key] = _PlacedJob(told, JobFacts(job, ts_ns, groups=groups_of(places)), machines)
+        if len(self._placed) > _MOST_REMEMBERED:
+            del self._placed[next(iter(self._placed))]
 
     def _take_end(self, job: JobKey, ts_ns: int) -> None:
         """Take that an attempt ended: it uses no machine any more."""
@@ -109,10 +138,7 @@ class StatusFacts:
         """
         if len(self._told) > _MOST_REMEMBERED:
             self._told.clear()
-        for key, fact in self._hosts.items():
-            yield from self._if_new((key[0], f"job {key[1]}"), fact)
-        for key, fact in self._changes.items():
-            yield from self._if_new((key[0], f"changes {key[1]}"), fact)
+        yield from self._of_states(now_ns)
         steps, self._steps = self._steps, []
         yield from steps
         if now_ns - self._looked_ns >= _LOOK_NS:
@@ -126,6 +152,18 @@ class StatusFacts:
         if with_heartbeats:
             for cluster, ts_ns in self._judged_ns.items():
                 yield EngineHeartbeat(cluster, EngineWay.FLINK, ts_ns)
+
+    def _of_states(self, now_ns: int) -> Iterator[ActionEvent]:
+        """Yield what the states of attempts say and was not told, as read now: what agents say may be told before."""
+        for key, fact in self._hosts.items():
+            yield from self._if_new((key[0], f"job {key[1]}"), replace(fact, ts_ns=now_ns))
+        for key, fact in self._changes.items():
+            yield from self._if_new((key[0], f"changes {key[1]}"), fact)
+        for key, placed in self._placed.items():
+            for machine in placed.machines:
+                yield from self._if_new((key[0], f"switch {machine.host}"), replace(machine, ts_ns=now_ns))
+            if placed.groups.groups:
+                yield from self._if_new((key[0], f"groups {key[1]}"), replace(placed.groups, ts_ns=now_ns))
 
     def _if_new(self, key: tuple[str, str], fact: MachineFacts | JobFacts) -> Iterator[ActionEvent]:
         """Yield a fact unless the same was told last, whatever its time."""

@@ -132,7 +132,10 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
         **dict.fromkeys(("id", "verdict_id", "kind", "state", "signature"), WORD),
         "changed_ns": TIME,
     },
-    events.HOST_FACTS: {"booted_ns": TIME, **dict.fromkeys(("boot_id", "kernel", "driver", "firmware"), FACT)},
+    events.HOST_FACTS: {
+        "booted_ns": TIME,
+        **dict.fromkeys(("boot_id", "kernel", "driver", "firmware", "minipod"), FACT),
+    },
     events.HELLO: {"world_size": WORLD, **dict.fromkeys(events.JOB_FACT_KEYS, FACT)},
     events.MODEL: {"world_size": WORLD, "gpu_name": FACT, **dict.fromkeys(MODEL_NUMBERS, WORK)},
     events.STOPPED: {"edge": WORD, "seconds": SECONDS, "stopped_ratio": NUMBER},

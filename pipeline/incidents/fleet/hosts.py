@@ -38,6 +38,7 @@ class _FleetHost:
     driver: str = ""
     firmware: str = ""
     kernel: str = ""
+    minipod: str = ""
 
 
 class FleetHosts:
@@ -108,6 +109,7 @@ class FleetHosts:
         known.told_ns = event.ts_ns
         known.driver, known.firmware = said.get("driver") or known.driver, said.get("firmware") or known.firmware
         known.kernel = said.get("kernel") or known.kernel
+        known.minipod = said.get("minipod") or known.minipod
         return True
 
     def versions_of(self, host: str) -> tuple[str, str]:
@@ -131,6 +133,7 @@ class FleetHosts:
                     driver=known.driver,
                     firmware=known.firmware,
                     leaf=known.leaf,
+                    minipod=known.minipod,
                     booted_ns=known.booted_ns,
                 )
 

@@ -46,6 +46,7 @@ def status_of(
         "hosts": hosts,
         "changes": [plain_object(change) for change in changes_of_job(pipeline)],
         "ranks": ranks,
+        "places": graph.placement.rows(),
         "contested_ranks": sorted(graph.contested),
         "abstained": pipeline.abstentions(),
         "models": pipeline.models.versions(),

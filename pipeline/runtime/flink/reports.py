@@ -168,14 +168,20 @@ def _points(engine: EmbeddedEngine, verdict: Verdict, until_ns: int) -> list[Evi
 
 
 def _fitting(status: JobStatus) -> bytes:
-    """Return the message with a state; where it is too large it lists fewer ranks, hosts and verdicts."""
-    listed, verdicts = _MAX_LISTED, status.state["verdicts"][:_MAX_VERDICTS]
+    """Return the message with a state.
+
+    Where it is too large it is without places; then it lists fewer ranks, hosts and verdicts.
+    """
+    listed, verdicts, places = _MAX_LISTED, status.state["verdicts"][:_MAX_VERDICTS], status.state["places"]
     while True:
         lists = {name: _silent_first(status.state[name], listed) for name in ("ranks", "hosts")}
-        state = {**status.state, **lists, "verdicts": verdicts}
+        state = {**status.state, **lists, "verdicts": verdicts, "places": places}
         value = encode_status(JobStatus(status.job, status.ts_ns, True, state, status.models))
         if len(value) <= MAX_REPORT_BYTES * 3 // 4 or not (listed or verdicts):
             return value
+        if places:
+            places = None
+            continue
         listed, verdicts = listed // 2, verdicts[: len(verdicts) // 2] if listed < _MAX_VERDICTS else verdicts
 
 

@@ -6,9 +6,18 @@ import argparse
 from pathlib import Path
 
 from tocsin.cli import placement_html, placement_text
+from tocsin.cli.database import add_database_arguments, database, database_of
 from tocsin.cli.limits import add_limit_arguments, read_limits_of
-from tocsin.cli.paths import add_data_argument, control_socket, data_folder
-from tocsin.cli.placement_input import PlacedJob, Wanted, read_cluster, read_job, read_listed_job, read_running_job
+from tocsin.cli.paths import control_socket
+from tocsin.cli.placement_input import (
+    PlacedJob,
+    Wanted,
+    read_cluster,
+    read_job,
+    read_listed_job,
+    read_running_job,
+    read_told_job,
+)
 from tocsin.models.placement.replacement import advise
 from tocsin.models.placement.spares import rank_spares
 from tocsin.schemas.errors import ConfigError, RecordingError
@@ -25,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="a recording; the name of a job of the running engine; or a cluster's topology (topology.conf, scontrol "
+        help="a recording; the name of a job of the running engine (with --clickhouse: of a distributed one); or a "
+        "cluster's topology (topology.conf, scontrol "
         "show topology, topograph's graph, kubectl get nodes -o json), with --hosts for a job on it",
     )
     _add_job_arguments(parser)
@@ -43,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with a picture: now, and re-placed")
-    add_data_argument(parser)
+    add_database_arguments(parser)
     add_limit_arguments(parser)
 
 
@@ -102,12 +112,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _running(args: argparse.Namespace, wanted: Wanted) -> PlacedJob:
-    """Return the job of the running engine that has this name.
+    """Return the job of this name: of the engine that runs here, else of the one whose database is named.
 
     Raises:
-        RecordingError: no engine runs.
+        RecordingError: no engine runs, and no database is named.
     """
-    found = read_running_job(str(args.file), control_socket(data_folder(args.data)), args.topology, wanted)
+    name = str(args.file)
+    data, address = database_of(args)
+    found = None if args.clickhouse else read_running_job(name, control_socket(data), args.topology, wanted)
+    if found is None and address is not None:
+        with database(data, address) as ask:
+            return read_told_job(name, ask, args.topology, wanted)
     if found is None:
         text = "cannot be read (No such file or directory), and no engine runs here that could know such a job"
         raise RecordingError(str(args.file), text)

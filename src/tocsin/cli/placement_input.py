@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tocsin.cli.database import Ask
+from tocsin.cli.status_table import read_status
 from tocsin.models.placement.groups import (
     HostGroups,
     IntArray,
@@ -17,6 +19,7 @@ from tocsin.models.placement.groups import (
     host_groups,
     indexed,
 )
+from tocsin.pipeline.job.place_columns import places_of_rows
 from tocsin.pipeline.recording.job_places import JobPlaces, read_job_places
 from tocsin.pipeline.recording.limits import ReadLimits
 from tocsin.pipeline.runtime.embedded.control_socket import ControlClient, EngineAbsentError, EngineRefusedError
@@ -130,6 +133,33 @@ def read_running_job(name: str, socket: Path, topology: Path | None, wanted: Wan
     text = "its ranks tell no data-parallel coordinate, and no group is known"
     source = f"job {name}", RecordingError(f"job {name}", text)
     return _job(JobPlaces(told["job_id"], told["attempt"], places, groups), source, topology, wanted)
+
+
+def read_told_job(name: str, ask: Ask, topology: Path | None, wanted: Wanted) -> PlacedJob:
+    """Read where a job stands from the states that a distributed engine writes to its database.
+
+    Args:
+        name: the job.
+        ask: queries the database.
+        topology: file that names switches that the agents do not tell, None = no file.
+        wanted: what is wanted of the topology.
+
+    Raises:
+        FieldError: the topology, or the state, is wrong.
+        ConfigError: no state of the job is known, or a spare is unknown or in use.
+        RecordingError: no place is known, or a host's switch is not known.
+        StoreError: the database cannot be read.
+    """
+    found = read_status(ask, name)["jobs"]
+    if not found:
+        raise ConfigError("FILE", name, "a file, a recording, or a job whose state is in the database")
+    state = max(found, key=lambda one: int(one["attempt"]))
+    places = places_of_rows(state.get("places"), "places")
+    if not places:
+        text = "its state tells no places: the job is too large for it, or the engine is of an older version"
+        raise RecordingError(f"job {name}", text)
+    unknown = RecordingError(f"job {name}", "its ranks tell no data-parallel coordinate")
+    return _job(JobPlaces(name, int(state["attempt"]), places, ()), (f"job {name}", unknown), topology, wanted)
 
 
 def _job(recorded: JobPlaces, source: tuple[str, RecordingError], topology: Path | None, wanted: Wanted) -> PlacedJob:

@@ -53,12 +53,14 @@ class FakeWatcher:
 class Bench:
     """A core on a host of its own; ``at`` moves its clock and collects what it gives."""
 
-    def __init__(self, host: str = "h") -> None:
+    def __init__(self, host: str = "h", minipod: str = "") -> None:
         self.fake = FakeClock(wall_ns=T0 * S)
         self.clock = SteadyClock(self.fake)
         self.watcher = FakeWatcher()
         now, _ = self.clock.read()
-        self.core = AgentCore(CoreConfig(HostPlace(host), "c", pass_on_spread=False), self.watcher, now)
+        self.core = AgentCore(
+            CoreConfig(HostPlace(host, minipod=minipod), "c", pass_on_spread=False), self.watcher, now
+        )
         self.records: list[Record] = []
         self.sender = LocalSender(77, USER)
 

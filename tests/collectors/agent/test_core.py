@@ -14,7 +14,7 @@ from tests.collectors.agent.core_bench import (
 )
 from tests.collectors.peer import datagram
 from tocsin.collectors.agent.metric_slices import Surroundings
-from tocsin.collectors.api import Reading
+from tocsin.collectors.api import HostEvent, Reading
 from tocsin.collectors.owners import LocalSender
 from tocsin.schemas.records import (
     CollectiveBatch,
@@ -38,6 +38,18 @@ def test_a_host_without_a_job_reports_as_idle(bench: Bench) -> None:
     assert [event.job.job_id for event in events(found, "agent")] == ["idle"]
     assert [status.job.job_id for status in of(found, HostStatus)] == ["idle", "idle"]
     assert [status.ts_ns for status in of(found, HostStatus)] == [(T0 + 5) * S - 10**6, (T0 + 10) * S - 10**6]
+
+
+@pytest.mark.parametrize(("minipod", "told"), [("pod3", {"boot_id": "a", "minipod": "pod3"}), ("", {"boot_id": "a"})])
+def test_an_idle_host_tells_its_minipod_with_its_facts(minipod: str, told: dict[str, str]) -> None:
+    bench = Bench(minipod=minipod)
+    facts = HostEvent("host_facts", EventSource.KERNEL, Severity.INFO, {"boot_id": "a"})
+    ecc = HostEvent("ecc", EventSource.KERNEL, Severity.INFO, {"kind": "corrected", "count": 1})
+    bench.core.on_reading(bench.clock.read()[0].stamp_ns, Reading(events=(facts, ecc)), bench.clock.read()[0])
+    found = bench.runs(1)
+
+    assert [event.payload for event in events(found, "host_facts")] == [told]
+    assert "minipod" not in events(found, "ecc")[0].payload
 
 
 def test_the_first_hello_is_an_event_the_next_ones_are_not(bench: Bench) -> None:

@@ -12,6 +12,7 @@ from tocsin.pipeline.job.placement import Placement
 from tocsin.schemas.action_events import GroupHosts
 from tocsin.schemas.job_key import JobKey
 from tocsin.schemas.kinds import GroupKind
+from tocsin.schemas.records import RankPlace
 
 MOST_HOSTS: Final = 2_000
 """Of larger jobs no groups are told: the lists would fill the controller's state."""
@@ -30,13 +31,20 @@ class GroupFacts:
         roles, key = placement.roles_of_hosts(), (job.cluster, job.job_id)
         known = self._made.get(key)
         if known is None or known[0] is not roles:
-            known = self._made[key] = (roles, groups_of(placement))
+            known = self._made[key] = (roles, groups_of(placement.places))
         return known[1]
 
 
-def groups_of(placement: Placement) -> tuple[GroupHosts, ...]:
-    """Return the groups that the ranks' coordinates mean."""
-    places = [placement.places[rank] for rank in sorted(placement.places)]
+def groups_of(told: Mapping[int, RankPlace]) -> tuple[GroupHosts, ...]:
+    """Return the groups that the coordinates of ranks mean.
+
+    Args:
+        told: rank -> its place.
+
+    Returns:
+        () where a coordinate is not known, or the job is too large.
+    """
+    places = [told[rank] for rank in sorted(told)]
     if not places or any(min(place.dp, place.pp, place.tp) < 0 for place in places):
         return ()
     hosts, host = indexed([place.host for place in places])

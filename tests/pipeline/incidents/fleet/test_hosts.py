@@ -48,3 +48,10 @@ def test_facts_are_part_of_the_view_s_state() -> None:
     again = FleetView(FleetConfig(), "c")
     again.restore(view.snapshot())
     assert list(again.hosts.machines("c")) == list(view.hosts.machines("c"))
+
+
+def test_an_idle_host_s_minipod_is_known_and_stays_known_where_a_later_event_leaves_it_out() -> None:
+    view = told(facts("n1", 0, boot_id="a", minipod="pod3"), facts("n1", 9, boot_id="a", driver="570"))
+    again = FleetView(FleetConfig(), "c")
+    again.restore(view.snapshot())
+    assert [(one.host, one.minipod) for one in again.hosts.machines("c")] == [("n1", "pod3")]
