@@ -76,6 +76,7 @@ class Reason(NamedReason):
     LATE_IN_STARTUP = "late_in_startup", "A host takes much longer than its peers for a stage of the job's start."
     LATE_IN_STARTS = "late_in_starts", "A host was late in the same stage in three of the job's last five starts."
     STARTUP_SLOW_ON_ALL = "startup_slow_on_all", "A stage of a start is slow on all hosts or on many: what they share."
+    SLOW_FORWARD = "slow_forward", "A host's forward pass became longer than its peers'; the steps hardly show it."
     LONG_STAGE = "long_stage", "One pipeline stage computes longer than the others on every replica."
     LONG_TRANSFERS = "long_transfers", "Transfers take longer than usual once all members have come."
     SLOWEST_RANK_CHANGES = "slowest_rank_changes", "The slowest rank is another in each step: data or software jitter."

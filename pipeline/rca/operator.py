@@ -26,6 +26,7 @@ from tocsin.pipeline.rca.rules.slow import tells_later
 from tocsin.pipeline.rca.rules.standstill import reported_as_unexplained, still_stalled
 from tocsin.pipeline.rca.rules.standstill_outlier import find_standstill_outlier
 from tocsin.pipeline.rca.slice_evidence import SliceEvidence, sort_evidence
+from tocsin.pipeline.rca.slow_forward import add_slow_forward, split_forward
 from tocsin.pipeline.rca.slow_job import SlowJob
 from tocsin.pipeline.rca.stopped_job import StopFindings, StoppedJob
 from tocsin.pipeline.rca.testimony import Testimony
@@ -97,8 +98,7 @@ class Diagnose:
             pace: the job's progress.
             learned: anomalies of learned detectors.
         """
-        causes, anomalies = split_causes(anomalies)
-        declines, anomalies = split_declines(anomalies)
+        (causes, declines, forward), anomalies = _split(anomalies)
         self._trackers.take(data)
         silent = silent_hosts(self._graph, data.end_ns, self._config.silence)
         self._stopped_job.analyse_waits(data.end_ns, pace, silent)
@@ -129,6 +129,7 @@ class Diagnose:
         found = with_costs(self._graph, found, pace, data.end_ns)
         explained = add_causes(found, causes, evidence.steps, pace)
         explained = add_lengths(explained, self._trackers.loading, data.end_ns)
+        explained = add_slow_forward(self._graph, explained, forward, (causes, evidence.steps))
         return Diagnosis(self._mfu_decline.add(explained, declines, evidence.steps), tuple(evidence.reasons))
 
     def _add_standstill(
@@ -262,3 +263,13 @@ def _merge_dump(findings: list[Finding], dumped: Finding | None) -> list[Finding
         return findings
     standstill = (FaultKind.HANG, FaultKind.FAIL_STOP)
     return [dumped, *(finding for finding in findings if finding.fault not in standstill)]
+
+
+def _split(
+    anomalies: Sequence[Anomaly],
+) -> tuple[tuple[Sequence[Anomaly], Sequence[Anomaly], Sequence[Anomaly]], Sequence[Anomaly]]:
+    """Return causes that name no machine, declines of the FLOPs utilization and long forward passes; and the rest."""
+    causes, anomalies = split_causes(anomalies)
+    declines, anomalies = split_declines(anomalies)
+    forward, anomalies = split_forward(anomalies)
+    return (causes, declines, forward), anomalies

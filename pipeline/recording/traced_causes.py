@@ -74,7 +74,9 @@ def with_traces(config: EngineConfig, recording: Recording) -> EngineConfig:
     traced = traced_causes(recording)
     if not traced:
         return config
-    return replace(config, job=replace(config.job, whatif=replace(config.job.whatif, traced=traced)))
+    by_steps = config.job.by_steps
+    told = replace(by_steps, whatif=replace(by_steps.whatif, traced=traced))
+    return replace(config, job=replace(config.job, by_steps=told))
 
 
 def traced_causes(recording: Recording) -> tuple[CauseWindow, ...]:

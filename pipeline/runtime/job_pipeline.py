@@ -20,9 +20,6 @@ from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.align import Align, AlignedHealth
 from tocsin.pipeline.detect.learned.config import LearnedConfig
 from tocsin.pipeline.detect.learned.detectors import LearnedDetectors
-from tocsin.pipeline.detect.mfu.config import MfuConfig
-from tocsin.pipeline.detect.mfu.detector import DETECTOR as MFU
-from tocsin.pipeline.detect.mfu.detector import MfuDetector
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
@@ -30,9 +27,6 @@ from tocsin.pipeline.detect.peers.metric_table import TableBook
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
 from tocsin.pipeline.detect.steps.detector import StepDetector
-from tocsin.pipeline.detect.whatif.config import WhatIfConfig
-from tocsin.pipeline.detect.whatif.detector import DETECTOR as WHATIF
-from tocsin.pipeline.detect.whatif.detector import WhatIfDetector
 from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.decide_config import DecideConfig
 from tocsin.pipeline.incidents.lifecycle import Decide
@@ -47,6 +41,7 @@ from tocsin.pipeline.rca.rules.learned import LearnedEvidence
 from tocsin.pipeline.runtime.job_pace import JobPace
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
 from tocsin.pipeline.runtime.models_in_use import ModelsInUse
+from tocsin.pipeline.runtime.step_window_detectors import NAMES, StepWindowConfig, StepWindowDetectors
 from tocsin.schemas.metrics import BUILTIN_TABLE_ID
 from tocsin.schemas.reasons import Reason, SpeakerRefusal
 from tocsin.schemas.records import (
@@ -82,8 +77,7 @@ class JobConfig:
     Attributes:
         detectors: detectors whose anomalies are passed to ``diagnose``; a backtest may select a single one.
         steps: settings of the step detector.
-        whatif: settings of the detector of causes that name no machine.
-        mfu: settings of the detector of model FLOPs utilization.
+        by_steps: settings of the detectors of causes that name no machine, of MFU, and of long forward passes.
         peers: settings of the peer detector.
         learned: which learned detectors run beside them, and what their anomalies may do.
         diagnose: settings of root-cause analysis.
@@ -92,10 +86,9 @@ class JobConfig:
         groups: bounds on the communication groups that one host may announce.
     """
 
-    detectors: tuple[str, ...] = (PEERS, STEPS, WHATIF, MFU)
+    detectors: tuple[str, ...] = (PEERS, STEPS, *NAMES)
     steps: StepsConfig = field(default_factory=StepsConfig)
-    whatif: WhatIfConfig = field(default_factory=WhatIfConfig)
-    mfu: MfuConfig = field(default_factory=MfuConfig)
+    by_steps: StepWindowConfig = field(default_factory=StepWindowConfig)
     peers: PeersConfig = field(default_factory=PeersConfig)
     learned: LearnedConfig = field(default_factory=LearnedConfig)
     diagnose: DiagnoseConfig = field(default_factory=DiagnoseConfig)
@@ -151,15 +144,14 @@ class JobPipeline:
         self.graph = JobGraph(None if config.rank_filter.is_played else config.groups)
         self.rank_filter = RankFilter(config.rank_filter, self.graph.is_at_work)
         self.steps = StepDetector(config.steps, self.graph)
-        self.whatif = WhatIfDetector(config.whatif, self.graph)
-        self.mfu = MfuDetector(config.mfu, self.graph)
+        self.by_steps = StepWindowDetectors(config.by_steps, self.graph)
         self.align = Align()
         self._tables = TableBook(is_played=config.rank_filter.is_played)
         self.peers = PeerDetector(config.peers, self.graph)
         self.learned = LearnedDetectors(config.learned, self.graph, self.models.choose, self._timed)
         self.diagnose = Diagnose(config.diagnose, self.graph)
         self.decide = Decide(config.decide, job, self.graph)
-        self._operators = (self.whatif, self.mfu, self.align, self.peers, self.learned, self.diagnose, self.decide)
+        self._operators = (self.by_steps, self.align, self.peers, self.learned, self.diagnose, self.decide)
         self._detectors = config.detectors
         self._silence = config.diagnose.silence
         self.abstained: Counter[str] = Counter()
@@ -230,9 +222,7 @@ class JobPipeline:
         self.learned.on_slice(fast)
         with self._timed(STEPS):
             by = {STEPS: self.steps.on_slice(fast), PEERS: self._metric_anomalies}
-        for name, detector in ((WHATIF, self.whatif), (MFU, self.mfu)):
-            with self._timed(name):
-                by[name] = detector.on_steps(fast, self.steps.window, self.steps.judged_count)
+        by |= self.by_steps.on_steps(fast, self.steps, self._timed)
         anomalies = [anomaly for name, found in by.items() if name in self._detectors for anomaly in found]
         with self._timed("diagnose"):
             learned = LearnedEvidence(self.learned.anomalies, self.learned.accusers)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.pipeline.lab.testing import JobShape, MetricsScenario, between
+from tocsin.pipeline.lab.testing import JobShape, MetricsScenario, Scenario, between
+from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import ActionKind, FaultKind
 
+STEP_SECONDS = 5.0
 RDMA = "rdma_bytes_per_second"
 
 
@@ -51,3 +53,24 @@ class TestTrafficThatARankStopsSending:
         scenario.at(60).inject(scenario.job.shift, 3, RDMA, float("nan"))
         scenario.run(100)
         assert [one.cause for one in scenario.verdicts] == []
+
+
+def test_a_forward_pass_that_takes_a_tenth_longer_is_named_within_ten_steps_and_nothing_is_done() -> None:
+    scenario = Scenario(JobShape(6, step_seconds=STEP_SECONDS, jitter_ratio=0.02))
+    scenario.at(180).inject(scenario.job.slow, 3, "forward", 1.1)
+    scenario.run(235)
+    assert {(one.fault, one.action, one.reason) for one in scenario.verdicts} == {
+        (FaultKind.DEGRADED, ActionKind.NONE, "slow_forward")
+    }
+    assert "rank 3's forward pass is " in scenario.verdicts[0].evidence[0].text
+    named_seconds = (scenario.verdicts[0].detected_ns - scenario.shape.start_ns) / NS_PER_SECOND
+    assert [suspect.component.name for suspect in scenario.verdicts[0].suspects] == ["n03"]
+    assert (named_seconds - 180) / STEP_SECONDS <= 10
+
+
+def test_a_rank_that_slows_the_job_is_the_step_detector_s_alone() -> None:
+    scenario = Scenario(JobShape(6, step_seconds=STEP_SECONDS, jitter_ratio=0.01))
+    scenario.at(150).inject(scenario.job.slow, 3, "forward", 1.6)
+    scenario.want(between(150, 230), suspects=["n03"], fault="fail_slow")
+    scenario.run(230).check()
+    assert "slow_forward" not in {one.reason for one in scenario.verdicts}

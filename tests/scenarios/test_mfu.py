@@ -11,6 +11,7 @@ from tocsin.pipeline.detect.mfu.config import MfuConfig
 from tocsin.pipeline.lab.testing import JobShape, Scenario, between
 from tocsin.pipeline.runtime.embedded.engine import EngineConfig
 from tocsin.pipeline.runtime.job_pipeline import JobConfig
+from tocsin.pipeline.runtime.step_window_detectors import StepWindowConfig
 from tocsin.schemas import events
 from tocsin.schemas.records import NS_PER_SECOND
 from tocsin.schemas.verdicts import FaultKind
@@ -23,7 +24,9 @@ SHORT = MfuConfig(block_ns=4 * NS_PER_SECOND, block_count=4, level_count=5, newe
 
 def mfu_scenario(**work: object) -> Scenario:
     """Return a job of eight ranks that announce their work."""
-    scenario = Scenario(JobShape(step_seconds=0.5, jitter_ratio=0.02), EngineConfig(job=JobConfig(mfu=SHORT)))
+    scenario = Scenario(
+        JobShape(step_seconds=0.5, jitter_ratio=0.02), EngineConfig(job=JobConfig(by_steps=StepWindowConfig(mfu=SHORT)))
+    )
     for rank in range(8):
         scenario.at(1).inject(scenario.job.event, rank, events.MODEL, **{**WORK, **work})
     return scenario
@@ -74,7 +77,9 @@ def test_another_batch_is_nothing() -> None:
 
 
 def test_a_job_that_does_not_tell_its_work_has_no_alarm() -> None:
-    scenario = Scenario(JobShape(step_seconds=0.5, jitter_ratio=0.02), EngineConfig(job=JobConfig(mfu=SHORT)))
+    scenario = Scenario(
+        JobShape(step_seconds=0.5, jitter_ratio=0.02), EngineConfig(job=JobConfig(by_steps=StepWindowConfig(mfu=SHORT)))
+    )
     scenario.at(60).inject(scenario.job.slow_all, "forward", 1.5)
     scenario.want_nothing(110)
 

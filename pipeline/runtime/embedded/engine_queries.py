@@ -66,7 +66,7 @@ class EngineQueries:
         """Return the model FLOPs utilization of the newest steps of each running attempt that has one."""
         with self._lock:
             found = {
-                job: pipeline.mfu.utilization(self._now_ns or 0)
+                job: pipeline.by_steps.mfu.utilization(self._now_ns or 0)
                 for job, pipeline in self._jobs.pipelines.items()
                 if not pipeline.is_superseded and not pipeline.graph.ended()
             }

@@ -58,7 +58,7 @@ def status_of(
 
 def _mfu_status(pipeline: JobPipeline, now_ns: int) -> dict[str, Any] | None:
     """Return the model FLOPs utilization of a job's newest steps; None where the model's operations are unknown."""
-    found = pipeline.mfu.utilization(now_ns)
+    found = pipeline.by_steps.mfu.utilization(now_ns)
     if found is None:
         return None
     state: dict[str, Any] = {
