@@ -18,7 +18,7 @@ PHASE: Final = "phase"  # {"phase": "checkpoint|evaluation|compile", "edge": "be
 AGENT: Final = "agent"  # {"edge": "start|stop"}
 XID: Final = "xid"  # {"code": 94, "pci": "0000:c1:00.0"}
 EXIT: Final = "exit"  # {"code": 1, "signal": 0, "stderr_tail": ""}; said again: "ended_ns" (event_payloads.ENDED_NS)
-STAGE: Final = "stage"  # {"stage", "edge", "start_kind"}; at an end also "seconds", how long it lasted
+STAGE: Final = "stage"  # {"stage", "edge", "start_kind"}; at an end also "seconds", "cache_hit_ratio"
 LOADER: Final = "loader"
 # {"source", "queue_depth", "fetch_seconds", "rows"}; optional "step", "recovery_seconds" and the other LOADER_COUNTS
 LOADER_COUNTS: Final = (

@@ -59,6 +59,15 @@ class Fields:
             raise FieldError(name, value, f"seconds, not negative, at most {MAX_SECONDS:g}")
         return float(value)
 
+    def ratio(self, name: str) -> float | None:
+        """Return a share from 0 to 1, None for null or missing."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if type(value) not in {float, int} or not 0 <= value <= 1:
+            raise FieldError(name, value, "a number from 0 to 1")
+        return float(value)
+
     def number(self, name: str) -> float | None:
         """Return any number, also ``nan`` or ``inf`` as text; None for null or missing."""
         value = self.values.get(name)

@@ -211,6 +211,7 @@ def _stage(fields: Fields) -> StageEdge:
         fields.choice("edge", tuple(Edge)),
         fields.choice("start_kind", tuple(StartKind)),
         fields.seconds("seconds"),
+        fields.ratio("cache_hit_ratio"),
     )
 
 

@@ -48,6 +48,8 @@ def hook_event(body: object) -> HostEvent:
         payload = {"stage": body.stage, "edge": body.edge, "start_kind": body.start_kind}
         if body.seconds is not None:
             payload["seconds"] = body.seconds
+        if body.cache_hit_ratio is not None:
+            payload["cache_hit_ratio"] = body.cache_hit_ratio
         return HostEvent(events.STAGE, EventSource.STARTUP, Severity.INFO, payload)
     if isinstance(body, NotFinite):
         payload = {"step": body.step, "what": body.what, "value": body.value}

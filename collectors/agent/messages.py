@@ -94,12 +94,21 @@ class PhaseEdge:
 
 @dataclass(frozen=True, slots=True)
 class StageEdge:
-    """The begin or end of a stage of a rank's start; ``seconds`` is how long it lasted, None if not told."""
+    """The begin or end of a stage of a rank's start.
+
+    Attributes:
+        stage: its name.
+        edge: begin or end.
+        start_kind: full or hot.
+        seconds: how long it lasted, None if not told.
+        cache_hit_ratio: share of what was needed that a cache had, 0 to 1; None if not told.
+    """
 
     stage: str
     edge: str
     start_kind: str
     seconds: float | None = None
+    cache_hit_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Write what is said beside verdicts to the incident database.
 
-That is evidence, host health, states and times of jobs, alerts that were sent, people's notes, which fleet incident
-stands for which verdict, and the controller's actions.
+That is evidence, host health, states, times and starts of jobs, alerts that were sent, people's notes, which fleet
+incident stands for which verdict, and the controller's actions.
 
 The same message gives the same rows, so it may come any number of times. A message that is none, and one that the
 database refuses while it takes others, becomes a dead letter.
@@ -18,7 +18,8 @@ from tocsin.pipeline.kafka.topic_sink import TopicSink, TopicSinkConfig
 from tocsin.pipeline.runtime.embedded.actions.action_rows import change_of
 from tocsin.pipeline.stores.alert_codec import decode_alert
 from tocsin.pipeline.stores.alert_sent import AlertSent
-from tocsin.pipeline.stores.attempt_time_codec import decode_attempt_time
+from tocsin.pipeline.stores.attempt_start_codec import decode_account
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus, Store
 from tocsin.pipeline.stores.report_codec import decode_evidence, decode_health, decode_status
@@ -50,6 +51,7 @@ class _ReportRows:
     health: list[HostHealth] = field(default_factory=list)
     statuses: list[JobStatus] = field(default_factory=list)
     times: list[AttemptTime] = field(default_factory=list)
+    starts: list[AttemptStart] = field(default_factory=list)
     alerts: list[AlertSent] = field(default_factory=list)
     notes: list[OperatorNote] = field(default_factory=list)
     covers: list[Cover] = field(default_factory=list)
@@ -63,6 +65,7 @@ class _ReportRows:
         self.health += other.health
         self.statuses += other.statuses
         self.times += other.times
+        self.starts += other.starts
         self.alerts += other.alerts
         self.notes += other.notes
         self.covers += other.covers
@@ -76,6 +79,7 @@ class _ReportRows:
         store.write_host_health(self.health)
         store.write_job_status(self.statuses)
         store.write_attempt_times(self.times)
+        store.write_attempt_starts(self.starts)
         store.write_alerts_sent(self.alerts)
         store.write_notes(self.notes)
         store.write_covers(self.covers)
@@ -154,7 +158,8 @@ def _rows_of(topic: str, value: bytes) -> _ReportRows | None:
     if topic == JOB_STATUS:
         return _ReportRows(statuses=[decode_status(value)])
     if topic == ETTR:
-        return _ReportRows(times=[decode_attempt_time(value)])
+        told = decode_account(value)
+        return _ReportRows(starts=[told]) if isinstance(told, AttemptStart) else _ReportRows(times=[told])
     if topic == ALERTS_SENT:
         return _ReportRows(alerts=[decode_alert(value)])
     if topic == COVERED:

@@ -9,7 +9,7 @@ from tocsin.pipeline.stores.report_codec import MAX_REPORT_BYTES
 from tocsin.schemas.errors import DecodeError, FieldError
 from tocsin.schemas.kafka.topics import path_key
 from tocsin.schemas.records import JobKey
-from tocsin.schemas.wire.validate import MAX_ATTEMPT, ObjectReader, dump_json, load_json
+from tocsin.schemas.wire.validate import MAX_ATTEMPT, UINT32_MAX, ObjectReader, dump_json, load_json
 
 _PATH: Final = "ettr"
 
@@ -34,6 +34,7 @@ def encode_attempt_time(told: AttemptTime) -> bytes:
             "steps": told.steps_count,
             "recomputed_steps": told.recomputed_steps_count,
             "last_step": told.last_step,
+            "gpus": told.gpu_count,
         },
         _PATH,
     )
@@ -60,6 +61,7 @@ def decode_attempt_time(data: bytes) -> AttemptTime:
         steps_count=told.integer("steps", 0),
         recomputed_steps_count=told.integer("recomputed_steps", 0),
         last_step=told.integer("last_step", -1),
+        gpu_count=told.integer("gpus", 0, UINT32_MAX) if told.has("gpus") else 0,  # absent in older messages
     )
     if found.unattributed_ns < 0:
         raise FieldError(told.field("parts_ns"), dict(found.parts_ns), f"at most {found.wall_ns} ns together")

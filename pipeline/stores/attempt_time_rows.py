@@ -25,4 +25,5 @@ def attempt_time_row(told: AttemptTime) -> Row:
         "steps": told.steps_count,
         "recomputed_steps": told.recomputed_steps_count,
         "last_step": told.last_step,
+        "gpus": told.gpu_count,
     }

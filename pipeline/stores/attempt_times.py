@@ -48,6 +48,7 @@ class AttemptTime:
         steps_count: steps that were made for the first time.
         recomputed_steps_count: steps that were made again.
         last_step: number of the newest step, -1 = none.
+        gpu_count: ranks that were heard, each of which has a GPU.
     """
 
     job: JobKey
@@ -59,6 +60,7 @@ class AttemptTime:
     steps_count: int = 0
     recomputed_steps_count: int = 0
     last_step: int = -1
+    gpu_count: int = 0
 
     @property
     def wall_ns(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.schemas.action_events import Ack
 from tocsin.schemas.action_states import ActionState
@@ -196,6 +197,10 @@ class Store(Protocol):
 
     def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
         """Insert accounts of attempts; the one that was told last of each attempt is kept."""
+        ...
+
+    def write_attempt_starts(self, told: Sequence[AttemptStart]) -> None:
+        """Insert starts of attempts; what was told last of each start is kept."""
         ...
 
     def query(self, sql: str, fmt: str) -> bytes:

@@ -7,7 +7,7 @@ from typing import Final
 _ACCOUNTS: Final = (
     "SELECT * EXCEPT (newest) FROM (SELECT cluster, job_id AS job, attempt, began, until, told, is_over, wall_seconds,"
     " productive_seconds, recomputed_seconds, start_up_seconds, detection_seconds, diagnosis_seconds, idle_seconds,"
-    " scheduling_seconds, unattributed_seconds, ettr_ratio, steps, recomputed_steps, last_step,"
+    " scheduling_seconds, unattributed_seconds, ettr_ratio, steps, recomputed_steps, last_step, gpus,"
     " max(told) OVER (PARTITION BY cluster, job_id) AS newest FROM tocsin.ettr FINAL "
 )
 _IN_ORDER: Final = ") ORDER BY newest DESC, cluster, job, attempt, began LIMIT 1000"

@@ -16,6 +16,8 @@ from tocsin.pipeline.stores import rows
 from tocsin.pipeline.stores.action_bus_rows import action_ack_row, action_change_row
 from tocsin.pipeline.stores.alert_rows import alert_sent_row
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_start_rows import attempt_start_rows
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_time_rows import attempt_time_row
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
@@ -242,6 +244,10 @@ class SqlStore:
     def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
         """See ``Store.write_attempt_times``."""
         self._insert_all("ettr", told, attempt_time_row)
+
+    def write_attempt_starts(self, told: Sequence[AttemptStart]) -> None:
+        """See ``Store.write_attempt_starts``."""
+        self._insert("startup", [row for one in told for row in attempt_start_rows(one)])
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """See ``Store.expire_overdue``."""

@@ -118,7 +118,7 @@ RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     events.EXIT: {"code": NUMBER, "signal": NUMBER, "stderr_tail": TEXT, ENDED_NS: NUMBER},
     events.PROCESS_GONE: {ENDED_NS: NUMBER},
     events.BYE: {ENDED_NS: NUMBER},
-    events.STAGE: {"stage": WORD, "edge": WORD, "start_kind": WORD, "seconds": SECONDS},
+    events.STAGE: {"stage": WORD, "edge": WORD, "start_kind": WORD, "seconds": SECONDS, "cache_hit_ratio": NUMBER},
     events.LOADER: {
         "source": WORD,
         "step": STEP,

@@ -28,10 +28,11 @@ _QUERIES = {
     "job_status": "SELECT * EXCEPT (written, status_json), status_json FROM tocsin.job_status FINAL ORDER BY attempt",
     "ettr": "SELECT * EXCEPT (written) FROM tocsin.ettr FINAL ORDER BY attempt, began",
     "ettr_by_job": "SELECT * EXCEPT (job), job AS job_id FROM tocsin.ettr_by_job",
+    "startup": "SELECT * EXCEPT (written) FROM tocsin.startup FINAL ORDER BY attempt, began, start_kind, stage",
     "actions": "SELECT * EXCEPT written FROM tocsin.actions FINAL ORDER BY verdict_id, update_number, kind, target",
 }
 _SHOWN = "tocsin incidents"
-_BESIDE = ("incident_evidence", "host_health", "job_status", "ettr", "ettr_by_job")
+_BESIDE = ("incident_evidence", "host_health", "job_status", "ettr", "ettr_by_job", "startup")
 
 
 def write_embedded(data: Path, verdicts: Sequence[Verdict], rows: Sequence[EmbeddedRows] = ()) -> None:
@@ -52,6 +53,7 @@ def write_embedded(data: Path, verdicts: Sequence[Verdict], rows: Sequence[Embed
             store.write_host_health(one.write.health)
             store.write_job_status(one.statuses)
             store.write_attempt_times(one.write.attempt_times)
+            store.write_attempt_starts(one.write.attempt_starts)
     finally:
         store.close()
 

@@ -8,12 +8,15 @@ from dataclasses import asdict, dataclass
 from statistics import median_low
 from typing import Any, Final
 
+from tocsin.models.startup.marks import marks_of
 from tocsin.pipeline.incidents.ettr.made_steps import MAX_FOLLOWED_RANKS, MadeStep, MadeSteps
+from tocsin.pipeline.incidents.ettr.starts import StartAccount
 from tocsin.pipeline.incidents.ettr.timeline import AttemptTimeline, Claim
 from tocsin.pipeline.job.facts import ended_before_ns
 from tocsin.pipeline.stores.attempt_times import TimePart
 from tocsin.schemas import events
 from tocsin.schemas.records import NS_PER_SECOND, Event, StepBatch, StepRecord, Topology
+from tocsin.schemas.startup import Edge
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.event_payloads import number
 
@@ -49,6 +52,7 @@ class AttemptAccount:
 
     Attributes:
         timeline: the measured spans.
+        starts: the stages of its starts, and their GPU time.
         last_sign_ns: when anything of it was heard last.
         steps_count: steps that were made for the first time.
         recomputed_steps_count: steps that were made again.
@@ -62,6 +66,7 @@ class AttemptAccount:
             begin_ns: the attempt's first sign.
         """
         self.timeline = AttemptTimeline(begin_ns)
+        self.starts = StartAccount()
         self.last_sign_ns = begin_ns
         self.steps_count = 0
         self.recomputed_steps_count = 0
@@ -87,8 +92,11 @@ class AttemptAccount:
 
     def take_event(self, event: Event) -> None:
         """Learn from an event of the attempt."""
-        if event.name in _SIGNS_OF_START and event.payload.get("edge") != "end":
-            self._take_start(event)
+        if event.name in _SIGNS_OF_START:
+            begins_ns = [mark.ts_ns for mark in marks_of(event) if mark.edge is Edge.BEGIN]
+            if event.name == events.HELLO or begins_ns:
+                self._take_start(event, min(begins_ns, default=event.ts_ns))
+            self.starts.take_event(event)
         elif event.name == events.PHASE:
             self._take_phase(event)
         elif event.rank >= 0 and event.name in _ENDS:
@@ -100,6 +108,7 @@ class AttemptAccount:
 
     def take_places(self, topology: Topology) -> None:
         """Learn which ranks there are."""
+        self.starts.take_places(topology)
         for place in topology.places:
             self._process(place.rank)
 
@@ -115,16 +124,20 @@ class AttemptAccount:
             process = self._processes.get(row.rank) or self._process(row.rank)
             if process is not None and process.ended_ns and row.ts_ns > process.ended_ns:
                 process.ended_ns = 0  # it makes steps again
+        ended_ns = self._steps.newest_end_ns
         for made in self._steps.take(rows):
-            self._take_made(made, is_new=made.step > made_before)
+            self._take_made(made, ended_ns, is_new=made.step > made_before)
+            ended_ns = made.end_ns
             made_before = max(made_before, made.step)
         return made_before
 
-    def _take_made(self, made: MadeStep, *, is_new: bool) -> None:
-        """Count one step of the job, and end the start-up before it."""
+    def _take_made(self, made: MadeStep, ended_ns: int, *, is_new: bool) -> None:
+        """Count one step of the job, and end the start-up before it; ``ended_ns``: end of the step before."""
         self._end_stalls(made)
         if self._starting_ns and self._starting_ns < made.end_ns:
-            self.timeline.claim(TimePart.START_UP, self._starting_ns, made.begin_ns)
+            began_ns = max(self._starting_ns, self.timeline.settled_ns, ended_ns)
+            self.timeline.claim(TimePart.START_UP, began_ns, made.begin_ns)
+            self.starts.train(began_ns, made.begin_ns)
             self._starting_ns = 0
         self.timeline.add_step(TimePart.PRODUCTIVE if is_new else TimePart.RECOMPUTED, made.begin_ns, made.end_ns)
         self.steps_count += is_new
@@ -133,10 +146,13 @@ class AttemptAccount:
         if self._decided_ns and self._decided_ns < made.begin_ns:
             self._decided_ns = 0
 
-    def _take_start(self, event: Event) -> None:
-        """Note that a process of the attempt starts; it ends the time without processes before it."""
-        self._starting_ns = min(self._starting_ns or event.ts_ns, event.ts_ns)
-        self.end_waiting(event.ts_ns)
+    def _take_start(self, event: Event, ts_ns: int) -> None:
+        """Note that a process of the attempt starts at a time; it ends the time without processes before it."""
+        is_late = event.name == events.STAGE and ts_ns <= self._steps.newest_end_ns
+        if not is_late:  # else it is the first step of a process that is slower than most
+            self._starting_ns = min(self._starting_ns or ts_ns, ts_ns)
+            self.starts.begin(self._starting_ns, event.job)
+        self.end_waiting(ts_ns)
         process = self._process(event.rank) if event.rank >= 0 else None
         if process is not None and process.ended_ns <= event.ts_ns:
             process.ended_ns = process.stopped_ns = 0
@@ -298,6 +314,7 @@ class AttemptAccount:
         processes = self._processes
         return {
             "timeline": self.timeline.to_state(),
+            "starts": self.starts.to_state(),
             "numbers": [self.last_sign_ns, self.steps_count, self.recomputed_steps_count, self.last_step],
             "since": [self._starting_ns, self._stopped_ns, self._decided_ns],
             "decided": self._decided_name,
@@ -313,6 +330,8 @@ class AttemptAccount:
         """Return the account that ``to_state`` described."""
         found = cls(0)
         found.timeline = AttemptTimeline.from_state(state["timeline"])
+        if "starts" in state:  # absent in states of older engines
+            found.starts = StartAccount.from_state(state["starts"])
         found.last_sign_ns, found.steps_count, found.recomputed_steps_count, found.last_step = state["numbers"]
         found._starting_ns, found._stopped_ns, found._decided_ns = state["since"]
         found._decided_name = state.get("decided", "")  # absent in states of older engines

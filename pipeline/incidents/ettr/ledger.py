@@ -9,6 +9,7 @@ from typing import Any, Final
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas.action_records import RESTARTING, ToldChange, told_change
@@ -19,6 +20,8 @@ from tocsin.schemas.verdicts import Verdict
 
 PART: Final = "ettr"
 """Name of the only part of a snapshot."""
+_HEARD_NS: Final = 60 * NS_PER_SECOND
+"""A start is told again while nothing of it is new, as long as its attempt was heard within this time."""
 _DECIDED: Final = frozenset({ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE})
 
 
@@ -157,6 +160,20 @@ class EttrLedger:
         self._told.update((told.job, told) for told in found)
         return found
 
+    def starts_on_time(self, now_ns: int) -> list[AttemptStart]:
+        """Return the starts that are to be told now, of all jobs.
+
+        Args:
+            now_ns: the present.
+        """
+        found = []
+        for (cluster, job_id), job in self._jobs.items():
+            newest = max(job.attempts, default=0)
+            for number, account in job.attempts.items():
+                is_heard = now_ns - account.last_sign_ns < _HEARD_NS and number == newest and not account.left_ns
+                found += account.starts.due(JobKey(cluster, job_id, number), now_ns, is_heard=is_heard)
+        return found
+
     def accounts(self, now_ns: int) -> list[AttemptTime]:
         """Return the account of each attempt that is kept, by job and attempt.
 
@@ -177,7 +194,9 @@ class EttrLedger:
             now_ns: the present.
         """
         return not any(
-            job.has_news or any(not told.is_over or self._is_new(told) for told in self._accounts(key, job, now_ns))
+            job.has_news
+            or any(one.starts.has_news for one in job.attempts.values())
+            or any(not told.is_over or self._is_new(told) for told in self._accounts(key, job, now_ns))
             for key, job in self._jobs.items()
         )
 
@@ -215,7 +234,7 @@ class EttrLedger:
             until_ns = min(until_ns, account.left_ns)
         until_ns = max(next_ns or until_ns, account.timeline.settled_ns)
         is_over = next_ns > 0 or is_silent or account.is_ended_in_order
-        numbers = (account.steps_count, account.recomputed_steps_count, account.last_step)
+        numbers = (account.steps_count, account.recomputed_steps_count, account.last_step, account.starts.gpu_count)
         return AttemptTime(job, account.begin_ns, until_ns, now_ns, is_over, account.parts(until_ns), *numbers)
 
     def _job(self, key: JobKey) -> _Job:
@@ -280,13 +299,13 @@ class EttrLedger:
 def _told_state(told: AttemptTime) -> list[Any]:
     """Return an account as JSON-serialisable values."""
     parts = [[part.value, length_ns] for part, length_ns in told.parts_ns.items()]
-    numbers = [told.steps_count, told.recomputed_steps_count, told.last_step]
+    numbers = [told.steps_count, told.recomputed_steps_count, told.last_step, told.gpu_count]
     job = [told.job.cluster, told.job.job_id, told.job.attempt]
     return [job, told.began_ns, told.until_ns, told.told_ns, told.is_over, parts, *numbers]
 
 
 def _told_from(state: Sequence[Any]) -> AttemptTime:
-    """Return the account that ``_told_state`` described."""
+    """Return the account that ``_told_state`` described; an older engine's has no number of GPUs."""
     job, began_ns, until_ns, told_ns, is_over, parts, *numbers = state
     spent = {TimePart(part): length_ns for part, length_ns in parts}
     return AttemptTime(JobKey(*job), began_ns, until_ns, told_ns, is_over, spent, *numbers)

@@ -45,6 +45,11 @@ class MadeSteps:
         self._heard_ns: dict[int, int] = {}
         self._pruned_ns = 0
 
+    @property
+    def newest_end_ns(self) -> int:
+        """Latest end of a step that was made, 0 = none was."""
+        return self._newest_end_ns
+
     def take(self, rows: Iterable[StepRecord]) -> list[MadeStep]:
         """Take the steps of all hosts in one slice; return those that are made now, in the order of their ends."""
         heard = self._heard_ns

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.schemas.action_events import Ack
@@ -37,6 +38,7 @@ class MemoryStore:
         self.statuses: list[JobStatus] = []
         self.notes: list[OperatorNote] = []
         self.attempt_times: list[AttemptTime] = []
+        self.attempt_starts: list[AttemptStart] = []
         self.failures_left_count = 0
 
     def migrate(self) -> int:
@@ -103,6 +105,10 @@ class MemoryStore:
     def write_attempt_times(self, told: Sequence[AttemptTime]) -> None:
         """Keep accounts of attempts."""
         self.attempt_times.extend(told)
+
+    def write_attempt_starts(self, told: Sequence[AttemptStart]) -> None:
+        """Keep starts of attempts."""
+        self.attempt_starts.extend(told)
 
     def expire_overdue(self, until_ns: int, verdict_ids: Sequence[str] | None = None) -> tuple[str, ...]:
         """Expire overdue verdicts and their open actions; return the verdicts' ids."""

@@ -17,6 +17,7 @@ from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.pipeline.stores.attempt_times import UNATTRIBUTED, AttemptTime
 from tocsin.pipeline.stores.base import ActionChange, Store
 from tocsin.pipeline.stores.ettr_queries import ettr_query
+from tocsin.pipeline.stores.startup_queries import DAYS_QUERY, startup_query
 from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.private_files import write_private
@@ -80,7 +81,7 @@ class EttrFollower:
         self._now_ns = now_ns
         self.ledger.on_verdicts(verdicts, now_ns)
         told = self.ledger.on_time(now_ns)
-        self._put(Write(attempt_times=tuple(told)))
+        self._put(Write(attempt_times=tuple(told), attempt_starts=tuple(self.ledger.starts_on_time(now_ns))))
         if told:
             running = [one for one in self.ledger.accounts(now_ns) if not one.is_over]
             self._shown = tuple(sorted(running, key=lambda one: one.wall_ns)[-_MOST_SHOWN:])
@@ -190,6 +191,23 @@ def ettr_answerer(query: Callable[[str, str], bytes]) -> Answerer:
     return answer
 
 
+def startup_answerer(query: Callable[[str, str], bytes]) -> Answerer:
+    """Return the answerer of ``startup``: question with ``job_id`` or ``days``, answer ``rows``.
+
+    Args:
+        query: ``Store.query`` of the engine's store.
+    """
+
+    def answer(question: dict[str, Any]) -> dict[str, Any]:
+        job_id, days = question.get("job_id"), question.get("days")
+        if days is not True and not isinstance(job_id, str):
+            raise EngineRefusedError('startup takes "job_id" as text, or "days" as true', "bad_request")
+        sql = DAYS_QUERY if days is True else startup_query(str(job_id))
+        return {"rows": [json.loads(line) for line in query(sql, "JSONEachRow").splitlines()]}
+
+    return answer
+
+
 def attach_ettr(service: EngineService, store: Store, folder: Path, config: EttrConfig | None = None) -> EttrFollower:
     """Attach the ledger to an engine that has not started, and return it.
 
@@ -203,5 +221,6 @@ def attach_ettr(service: EngineService, store: Store, folder: Path, config: Ettr
     service.engine.taps.append(follower.tap)
     service.attach(follower)
     readers = service.server.readers
-    readers.answerers = {**readers.answerers, "ettr": ettr_answerer(store.query)}
+    own = {"ettr": ettr_answerer(store.query), "startup": startup_answerer(store.query)}
+    readers.answerers = {**readers.answerers, **own}
     return follower

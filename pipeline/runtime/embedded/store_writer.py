@@ -18,6 +18,7 @@ from typing import TypeVar
 from tocsin.pipeline.runtime.embedded.open_verdicts import OpenVerdicts
 from tocsin.pipeline.runtime.embedded.supervised_thread import SupervisedThread
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_times import AttemptTime
 from tocsin.pipeline.stores.backoff import Backoff, BackoffConfig
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, Store
@@ -52,6 +53,8 @@ class Write:
         attempt_times: accounts of attempts.
         action_changes: changes of actions, as the controller published them.
         action_acks: executors' messages about actions.
+        covers: which fleet incident stands for which verdict.
+        attempt_starts: starts of attempts.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -65,12 +68,13 @@ class Write:
     action_changes: tuple[Action, ...] = ()
     action_acks: tuple[Ack, ...] = ()
     covers: tuple[Cover, ...] = ()
+    attempt_starts: tuple[AttemptStart, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows, plus one if overdue verdicts are to be expired."""
         rows_count = len(self.verdicts) + len(self.evidence) + len(self.actions) + len(self.health)
         rows_count += len(self.alerts) + len(self.notes) + len(self.attempt_times)
-        rows_count += len(self.action_changes) + len(self.action_acks) + len(self.covers)
+        rows_count += len(self.action_changes) + len(self.action_acks) + len(self.covers) + len(self.attempt_starts)
         return rows_count + (self.overdue_ns > 0)
 
     def __add__(self, other: Write) -> Write:
@@ -87,6 +91,7 @@ class Write:
             self.action_changes + other.action_changes,
             self.action_acks + other.action_acks,
             self.covers + other.covers,
+            self.attempt_starts + other.attempt_starts,
         )
 
 
@@ -201,6 +206,7 @@ class StoreWriter:
         self._rows(self._store.write_host_health, work.health)
         self._rows(self._store.write_notes, work.notes)
         self._rows(self._store.write_attempt_times, work.attempt_times)
+        self._rows(self._store.write_attempt_starts, work.attempt_starts)
         self._rows(self._store.write_action_changes, work.action_changes)
         self._rows(self._store.write_action_acks, work.action_acks)
         self._rows(self._store.write_covers, work.covers)
@@ -275,6 +281,7 @@ class StoreWriter:
             "health": sum(len(one.health) for one in given),
             "notes": sum(len(one.notes) for one in given),
             "attempt_times": sum(len(one.attempt_times) for one in given),
+            "attempt_starts": sum(len(one.attempt_starts) for one in given),
         }
         if any(lost.values()):
             _LOG.error("rows lost: the database is still away", extra=lost)

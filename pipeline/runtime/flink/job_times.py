@@ -12,6 +12,7 @@ from typing import Final
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.incidents.ettr.ledger import EttrConfig, EttrLedger
 from tocsin.pipeline.runtime.flink.outputs import Output
+from tocsin.pipeline.stores.attempt_start_codec import attempt_start_key, encode_attempt_start
 from tocsin.pipeline.stores.attempt_time_codec import attempt_time_key, encode_attempt_time
 from tocsin.schemas.kafka.topics import ETTR
 from tocsin.schemas.records import NS_PER_SECOND, Slice
@@ -50,7 +51,11 @@ class JobTimes:
             self._ledger.on_slice(data)
         self._ledger.on_verdicts(verdicts, tick_ns)
         told = self._ledger.on_time(tick_ns)
-        return [Output(ETTR, attempt_time_key(one), encode_attempt_time(one), {}) for one in told]
+        starts = self._ledger.starts_on_time(tick_ns)
+        return [
+            *(Output(ETTR, attempt_time_key(one), encode_attempt_time(one), {}) for one in told),
+            *(Output(ETTR, attempt_start_key(one), encode_attempt_start(one), {}) for one in starts),
+        ]
 
     def is_settled(self, tick_ns: int) -> bool:
         """Return whether nothing is told any more without new records."""

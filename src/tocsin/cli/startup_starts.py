@@ -105,9 +105,9 @@ def log_lines(path: Path) -> Iterator[Iterator[str]]:
         with (gzip.open if is_packed else open)(path, "rt", encoding="utf-8", errors="replace") as lines:
             yield _pieces(lines)
     except (EOFError, zlib.error) as error:
-        raise RecordingError(path.name, f"is no whole gzip file ({error})") from error
+        raise RecordingError(str(path), f"is no whole gzip file ({error})") from error
     except OSError as error:
-        raise RecordingError(path.name, f"cannot be read ({error.strerror or error})") from error
+        raise RecordingError(str(path), f"cannot be read ({error.strerror or error})") from error
 
 
 def _pieces(lines: IO[str]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _read(path: Path) -> list[_Log]:
         places = ", ".join(
             f"line {skipped.first_lines[reason]}: {reason} ({count} in all)" for reason, count in skipped.counts.items()
         )
-        raise RecordingError(path.name, f"has no entry of MLPerf's log, a line with :::MLLOG ({places or 'empty'})")
+        raise RecordingError(str(path), f"has no entry of MLPerf's log, a line with :::MLLOG ({places or 'empty'})")
     runs = runs_of(stamps)
     if len(runs) == 1:
         return [_Log(path.name, stamps, skipped)]

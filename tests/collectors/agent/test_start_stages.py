@@ -10,12 +10,19 @@ from tocsin.schemas.records import EventSource, Topology
 def test_a_stage_is_an_event_of_its_rank_and_makes_no_rank(bench: Bench) -> None:
     bench.hook("stage", 2, stage="env_setup", edge="begin", start_kind="full")
     bench.runs(50)
-    bench.hook("stage", 2, stage="env_setup", edge="end", start_kind="full", seconds=50.5)
+    ended: dict[str, Any] = {
+        "stage": "env_setup",
+        "edge": "end",
+        "start_kind": "full",
+        "seconds": 50.5,
+        "cache_hit_ratio": 0.25,
+    }
+    bench.hook("stage", 2, **ended)
     found = events(bench.runs(1) and bench.records, "stage")
 
     assert [(one.rank, one.source, dict(one.payload)) for one in found] == [
         (2, EventSource.STARTUP, {"stage": "env_setup", "edge": "begin", "start_kind": "full"}),
-        (2, EventSource.STARTUP, {"stage": "env_setup", "edge": "end", "start_kind": "full", "seconds": 50.5}),
+        (2, EventSource.STARTUP, ended),
     ]
     assert not events(bench.records, "stall")
     assert not [one for one in bench.records if isinstance(one, Topology)]
@@ -28,11 +35,12 @@ def test_a_wrong_stage_is_a_dead_letter(bench: Bench) -> None:
         {"start_kind": 1},
         {"seconds": -1},
         {"seconds": "x"},
+        {"cache_hit_ratio": 1.5},
     )
     for keys in wrong:
         bench.hook("stage", **{"stage": "env_setup", "edge": "end", "start_kind": "full", **keys})
 
-    assert bench.core.tally.dead_letters["bad_field"] == 5
+    assert bench.core.tally.dead_letters["bad_field"] == 6
     assert not events(bench.runs(1), "stage")
 
 

@@ -12,6 +12,7 @@ from tests.pipeline.kafka.kit import WaitingSource
 from tests.pipeline.kafka.test_action_work import struck
 from tests.pipeline.stores.samples import JOB, ONSET
 from tests.pipeline.stores.test_alert_codec import ROW
+from tests.pipeline.stores.test_attempt_starts import STARTED
 from tests.pipeline.stores.test_attempt_time_codec import TOLD
 from tests.pipeline.stores.test_report_codec import STATE, point
 from tests.schemas.test_operator_notes import JUDGED, WORK
@@ -22,6 +23,7 @@ from tocsin.pipeline.kafka.topic_sink import TopicSinkConfig
 from tocsin.pipeline.lab.testing.messages import MemoryBox
 from tocsin.pipeline.lab.testing.store import MemoryStore
 from tocsin.pipeline.stores.alert_codec import encode_alert
+from tocsin.pipeline.stores.attempt_start_codec import encode_attempt_start
 from tocsin.pipeline.stores.attempt_time_codec import encode_attempt_time
 from tocsin.pipeline.stores.base import EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.report_codec import encode_evidence, encode_health, encode_status
@@ -70,6 +72,7 @@ def test_each_topic_fills_its_table() -> None:
         (HOST_HEALTH, MINUTES),
         (JOB_STATUS, encode_status(STATUS)),
         (ETTR, encode_attempt_time(TOLD)),
+        (ETTR, encode_attempt_start(STARTED)),
         (ALERTS_SENT, encode_alert(ROW)),
         (NOTES_TAKEN, encode_taken(NoteTaken(JUDGED))),
         (NOTES_TAKEN, encode_taken(NoteTaken(WORK, ("n1",)))),
@@ -80,8 +83,9 @@ def test_each_topic_fills_its_table() -> None:
     assert [one.ts_ns for one in store.evidence] == [point(1).ts_ns, point(2).ts_ns]
     assert (store.health, store.statuses, box.dead_letters) == ([MINUTE], [STATUS], [])
     assert (store.alerts_sent, store.attempt_times, store.notes) == ([ROW], [TOLD], [JUDGED, WORK])
+    assert store.attempt_starts == [STARTED]
     assert store.covers == [COVER]
-    assert sink.counters == {"written": 8, "committed": 8}
+    assert sink.counters == {"written": 9, "committed": 9}
 
 
 def test_the_controller_s_actions_are_rows_and_its_own_keys_check_them() -> None:

@@ -99,7 +99,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
         action = Advice("stands", 1, jobs[1], ActionKind.RESTART, None, "x", "job", NOW, NOW + SECOND, dry_run=True)
         opened.write_actions([ActionChange(action, ActionState.PROPOSED, NOW, "")])
         spent = {TimePart.PRODUCTIVE: 2 * DAY, TimePart.IDLE: DAY}
-        opened.write_attempt_times([AttemptTime(jobs[1], NOW - 4 * DAY, NOW, NOW, is_over=False, parts_ns=spent)])
+        opened.write_attempt_times(
+            [AttemptTime(jobs[1], NOW - 4 * DAY, NOW, NOW, is_over=False, parts_ns=spent, gpu_count=8)]
+        )
         judge(opened, "wrong", is_true=False)
         judge(opened, "second", is_true=True)
         judge(opened, "first", is_true=True)

@@ -19,7 +19,8 @@ from tocsin.pipeline.runtime.flink.memory_state import MemoryState
 from tocsin.pipeline.runtime.flink.outputs import Output
 from tocsin.pipeline.runtime.flink.packing import pack
 from tocsin.pipeline.runtime.flink.reports import JobReports
-from tocsin.pipeline.stores.attempt_time_codec import decode_attempt_time
+from tocsin.pipeline.stores.attempt_start_codec import decode_account
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.schemas import events
 from tocsin.schemas.action_records import action_event
@@ -34,13 +35,20 @@ START_NS = JobShape().start_ns
 
 
 def told_of(outputs: list[Output]) -> list[AttemptTime]:
-    """The accounts among some messages, each once."""
-    return [decode_attempt_time(value) for value in dict.fromkeys(one.value for one in outputs if one.topic == ETTR)]
+    """The accounts of attempts among some messages, each once."""
+    values = dict.fromkeys(one.value for one in outputs if one.topic == ETTR)
+    return [told for told in map(decode_account, values) if isinstance(told, AttemptTime)]
 
 
-def embedded(
+def starts_of(outputs: list[Output]) -> list[AttemptStart]:
+    """The accounts of starts among some messages, each once."""
+    values = dict.fromkeys(one.value for one in outputs if one.topic == ETTR)
+    return [told for told in map(decode_account, values) if isinstance(told, AttemptStart)]
+
+
+def embedded_rows(
     records: list[JobRecord], seconds: int, config: EngineConfig | None = None, changes: Sequence[Action] = ()
-) -> list[AttemptTime]:
+) -> tuple[list[AttemptTime], list[AttemptStart]]:
     """The rows of the embedded service over so many seconds, in which its controller changes some actions."""
     engine, writer = EmbeddedEngine(config or EngineConfig()), KeepingWriter()
     ledger = ledger_into(writer)
@@ -52,7 +60,14 @@ def embedded(
         for action in (one for one in changes if 0 <= second * NS_PER_SECOND - one.changed_ns < NS_PER_SECOND):
             ledger.take_action(change_of(action, is_dry_run=False))
         output.follow_up(engine.tick(second * NS_PER_SECOND), second * NS_PER_SECOND)
-    return list(writer.kept.attempt_times)
+    return list(writer.kept.attempt_times), list(writer.kept.attempt_starts)
+
+
+def embedded(
+    records: list[JobRecord], seconds: int, config: EngineConfig | None = None, changes: Sequence[Action] = ()
+) -> list[AttemptTime]:
+    """The accounts of attempts that the embedded service writes."""
+    return embedded_rows(records, seconds, config, changes)[0]
 
 
 def two_attempts(*, ends: bool = True) -> list[JobRecord]:
@@ -104,12 +119,36 @@ def driven(records: list[JobRecord], config: DriverConfig, seconds: int) -> tupl
 def test_rows_are_those_of_the_embedded_engine(
     records: list[JobRecord], kill_at: tuple[int, ...], shuffle_seed: int | None
 ) -> None:
-    wanted = embedded(records, END_SECOND + 5)
+    wanted, starts = embedded_rows(records, END_SECOND + 5)
     stream = Stream(records, shuffle_seed=shuffle_seed, repeat_count=1 if shuffle_seed is None else 2)
+    outputs = stream.run(kill_at=kill_at).outputs
 
-    assert told_of(stream.run(kill_at=kill_at).outputs) == wanted
+    assert told_of(outputs) == wanted
+    assert starts_of(outputs) == starts
     assert wanted[-1].parts_ns[TimePart.DETECTION] > 0
     assert len(wanted) >= 3
+
+
+def test_starts_are_those_of_the_embedded_engine() -> None:
+    shape = JobShape(rank_count=4, step_seconds=0.3, start_ns=START_NS)
+    job, records = FakeJob(shape, JobKey("test", "job", 0)), list[JobRecord]()
+    for rank in range(shape.rank_count):
+        job.event(rank, events.HELLO, world_size=shape.rank_count)
+        job.event(rank, events.STAGE, stage="env_setup", edge="begin", start_kind="full")
+    job.pause(25.5, "")
+    for second in range(40):
+        if second == 12:
+            for rank in range(shape.rank_count):
+                job.event(rank, events.STAGE, stage="env_setup", edge="end", start_kind="full")
+        records += job.second()
+    records.sort(key=lambda record: record.ts_ns)
+    outputs, _ = driven(records, DriverConfig(EngineConfig(), snapshot_seconds=7), 60)
+    wanted = embedded_rows(records, 62)[1]
+
+    assert starts_of(outputs) == wanted
+    assert [bool(one.train_ns) for one in wanted] == sorted(bool(one.train_ns) for one in wanted)
+    assert len(wanted) >= 3, "told while it goes on, and when training begins"
+    assert wanted[-1].start_up_ns == pytest.approx(25.5 * NS_PER_SECOND, rel=0.02)
 
 
 def test_an_attempt_that_follows_when_the_job_is_long_forgotten_ends_the_one_before() -> None:

@@ -1,0 +1,172 @@
+"""Starts of attempts in the ledger: their stages, the same seconds as in the account of time, and GPU time by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from tests.pipeline.incidents.ettr.happenings import Happening, at, happenings
+from tests.pipeline.incidents.ettr.test_properties import feed
+from tocsin.pipeline.incidents.ettr.ledger import EttrLedger
+from tocsin.pipeline.stores.attempt_starts import AttemptStart
+from tocsin.pipeline.stores.attempt_times import TimePart
+from tocsin.schemas import events
+from tocsin.schemas.records import (
+    NS_PER_SECOND,
+    Event,
+    EventSource,
+    JobKey,
+    JobRecord,
+    Severity,
+    Slice,
+    StepBatch,
+    StepRecord,
+)
+
+JOB = JobKey("c", "job")
+HOSTS = ("a", "b", "c", "d")
+
+
+class Started:
+    """A ledger that hears four hosts of two ranks each."""
+
+    def __init__(self) -> None:
+        self.ledger, self.told = EttrLedger(), list[AttemptStart]()
+
+    def hear(self, second: float, *records: JobRecord, job: JobKey = JOB) -> None:
+        """Tell records, and every second up to now."""
+        end_ns = at(second)
+        self.ledger.on_slice(Slice(job, end_ns - NS_PER_SECOND, end_ns, records))
+        self.told += self.ledger.starts_on_time(end_ns)
+
+    def stage(self, second: float, edge: str, hosts: Sequence[str], name: str = "env_setup", **payload: object) -> None:
+        """Tell an edge of a stage by all ranks of some hosts."""
+        self.hear(
+            second,
+            *(
+                event(second - 0.5, host, 2 * HOSTS.index(host) + place, events.STAGE, stage=name, edge=edge, **payload)
+                for host in hosts
+                for place in (0, 1)
+            ),
+        )
+
+    def step(self, second: float, number: int, seconds: float, job: JobKey = JOB) -> None:
+        """Tell a step of all ranks that ends half a second before now."""
+        rows = tuple(StepRecord(at(second - 0.5), rank, number, seconds) for rank in range(8))
+        self.hear(second, StepBatch(job, "a", at(second - 0.5), rows), job=job)
+
+
+def event(second: float, host: str, rank: int, name: str, **payload: object) -> Event:
+    return Event(JOB, host, at(second), rank, EventSource.STARTUP, name, Severity.INFO, payload)
+
+
+def test_a_start_is_told_while_it_goes_on_and_cut_into_causes_when_training_begins() -> None:
+    line = Started()
+    line.stage(10, "begin", HOSTS)
+    line.stage(30, "end", HOSTS[:3], cache_hit_ratio=1.0)
+    line.hear(41)
+    running = line.told[-1]
+    line.stage(60, "end", HOSTS[3:], cache_hit_ratio=0.0)
+    line.step(100, 0, 20.0)
+    [stage] = line.told[-1].stages
+    trained = line.told[-1]
+
+    assert [one.train_ns for one in line.told[:-1]] == [0] * (len(line.told) - 1)
+    assert (running.stages[0].open_count, running.stages[0].slowest_host) == (1, "d")
+    assert (running.stages[0].slowest_end_ns, running.stages[0].median_seconds) == (0, 20.0)
+    assert (trained.host_count, trained.gpu_count) == (4, 8)
+    assert (trained.began_ns, trained.train_ns) == (at(9.5), at(79.5))
+    assert (stage.slowest_host, stage.last_host, stage.open_count) == ("d", "d", 0)
+    assert stage.own_gpu_ns == (3 * 20 + 50) * 2 * NS_PER_SECOND
+    assert stage.waiting_gpu_ns == 3 * 30 * 2 * NS_PER_SECOND
+    assert stage.saved_gpu_ns == 30 * 8 * NS_PER_SECOND
+    assert trained.untold_gpu_ns == 20 * 8 * NS_PER_SECOND
+    assert stage.cache_hit_ratio == 0.75
+    [account] = line.ledger.accounts(at(100))
+    assert account.parts_ns[TimePart.START_UP] == trained.start_up_ns
+    assert account.gpu_count == 8
+
+
+def test_the_first_step_of_slow_ranks_is_no_start_and_a_hot_one_is() -> None:
+    line = Started()
+    line.stage(10, "begin", HOSTS)
+    line.stage(20, "end", HOSTS)
+    line.stage(41, "begin", HOSTS, "first_step")
+    line.step(42, 0, 1.0)
+    line.stage(43, "end", HOSTS, "first_step")
+    line.hear(44, event(41.3, "d", 6, events.STAGE, stage="first_step", edge="begin"))
+    line.hear(60)
+    assert {one.began_ns for one in line.told} == {at(9.5)}
+    assert [one.stage for one in line.told[-1].stages] == ["env_setup", "first_step"]
+
+    line.stage(100, "begin", HOSTS, start_kind="hot")
+    line.stage(110, "end", HOSTS, start_kind="hot")
+    line.step(121, 1, 0.5)
+    assert [(one.start_kind, one.stage) for one in line.told[-1].stages] == [("hot", "env_setup")]
+    trained = {one.began_ns: one.start_up_ns for one in line.told if one.train_ns}
+    [account] = line.ledger.accounts(at(121))
+    assert account.parts_ns[TimePart.START_UP] == sum(trained.values())
+    assert len(trained) == 2
+
+
+def test_an_end_that_tells_its_length_begins_the_start() -> None:
+    line = Started()
+    line.hear(2, event(1.5, "a", 0, "host_up"))
+    line.stage(30, "end", HOSTS, seconds=25.0)
+    line.step(40, 0, 1.0)
+    assert line.told[-1].began_ns == at(4.5)
+    assert line.told[-1].stages[0].median_seconds == 25.0
+
+
+def test_a_start_that_never_trains_is_in_no_ledger_and_never_mixes_with_the_next_attempt() -> None:
+    """Statement B6."""
+    line, later = Started(), replace(JOB, attempt=1)
+    line.stage(10, "begin", HOSTS)
+    line.hear(50, replace(event(49.5, "e", 6, events.HELLO), job=later), job=later)
+    line.step(70, 0, 1.0, later)
+    first, second = (next(one for one in line.told[::-1] if one.job.attempt == number) for number in (0, 1))
+
+    assert (first.train_ns, first.gpu_ns, first.stages[0].open_count) == (0, 0, 4)
+    assert (second.stages, second.start_up_ns) == ((), round(19 * NS_PER_SECOND))
+    parts = [one.parts_ns.get(TimePart.START_UP, 0) for one in line.ledger.accounts(at(70))]
+    assert parts == [0, second.start_up_ns]
+
+
+def test_many_stages_are_bounded() -> None:
+    line = Started()
+    for number in range(100):
+        line.stage(10 + number, "begin", HOSTS[:1], f"stage{number}")
+    assert len(line.told[-1].stages) == 64
+
+
+@settings(max_examples=40, deadline=None)
+@given(happenings(JOB, has_actions=False))
+def test_starts_have_the_seconds_of_the_account_of_time(drawn: list[Happening]) -> None:
+    ledger, other, told = EttrLedger(), EttrLedger(), dict[tuple[JobKey, int], AttemptStart]()
+    for one in drawn:
+        records = [row for row in one.data.records if not (isinstance(row, Event) and row.name == events.STALL)]
+        happening = replace(one, data=replace(one.data, records=tuple(map(_with_stage, records))))
+        other.restore(ledger.snapshot())
+        for each in (ledger, other):
+            feed(each, happening)
+        found = ledger.starts_on_time(one.data.end_ns)
+        assert other.starts_on_time(one.data.end_ns) == found
+        told.update(((start.job, start.began_ns), start) for start in found)
+
+    for start in told.values():
+        spent = sum(one.own_gpu_ns + one.waiting_gpu_ns for one in start.stages)
+        assert spent + start.untold_gpu_ns == start.gpu_ns
+        assert min(start.untold_gpu_ns, spent) >= 0
+    for account in ledger.accounts(drawn[-1].data.end_ns):
+        own = sum(start.start_up_ns for (job, _), start in told.items() if job == account.job)
+        assert own == pytest.approx(account.parts_ns.get(TimePart.START_UP, 0), abs=10)
+
+
+def _with_stage(record: JobRecord) -> JobRecord:
+    """Return a record; a stage event gets a stage."""
+    if isinstance(record, Event) and record.name == events.STAGE:
+        return replace(record, payload={**record.payload, "stage": "env_setup"})
+    return record
