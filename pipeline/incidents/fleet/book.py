@@ -59,7 +59,8 @@ class FleetBook:
     """The verdicts of the fleet view that stand, by key.
 
     Attributes:
-        live: key -> newest line. A key is ``host/HOST/SIGNAL``, ``fleet/SIGNAL`` or ``repeat/HOST``.
+        live: key -> newest line. A key is ``host/HOST/SIGNAL``, ``fleet/SIGNAL``, ``repeat/HOST`` or
+            ``starts/HOST``.
         lines: lines that were made and not yet taken.
     """
 

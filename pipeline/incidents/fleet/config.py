@@ -21,6 +21,11 @@ class FleetReason(NamedReason):
     MORE_HOSTS = "more_hosts", "Twice as many machines give the signal as were told of last."
     COVERED = "covered_by_fleet_incident", "Many machines report the same: the fleet's incident stands for this one."
     REPEAT_OFFENDER = "repeat_offender", "Faults of this machine were upheld again and again, by people or by checks."
+    LATE_IN_STARTS = (
+        "late_in_starts_of_jobs",
+        "The machine was late in the same stage of the start in three of its last five starts, in several jobs.",
+    )
+    STARTS_IN_TIME = "starts_in_time", "The machine was not late in its latest start."
     SIGNAL_GONE = "signal_gone", "No machine has reported the signal for longer than chance explains."
     WORKS_AGAIN = "works_under_load", "The machine runs a job again, for long enough, and does not report it any more."
     HOST_SAYS_WELL = "host_says_well", "The part that was reported as broken is reported as well."
@@ -60,6 +65,8 @@ class FleetConfig:
         repeat_ns: time within which upheld verdicts of a host count together.
         repeat_count: upheld verdicts that make a repeat offender.
         repeat_action: action proposed for a repeat offender.
+        late_starts_count: a host that was late in the same stage in so many of its last starts is told of ...
+        starts_of_count: ... where so many starts are looked at.
         renew_ns: distance of two renewals; a line's expiry lies two of them ahead.
         max_hosts_count: hosts that are remembered.
         max_signals_count: signals that are remembered.
@@ -85,6 +92,8 @@ class FleetConfig:
     repeat_ns: int = 30 * DAY_NS
     repeat_count: int = 2
     repeat_action: ActionKind = ActionKind.DRAIN
+    late_starts_count: int = 3
+    starts_of_count: int = 5
     renew_ns: int = HOUR_NS // 2
     max_hosts_count: int = 20_000
     max_signals_count: int = 256

@@ -12,6 +12,8 @@ from tocsin.pipeline.incidents.fleet.config import FleetConfig, FleetReason
 from tocsin.pipeline.incidents.fleet.floods import Floods
 from tocsin.pipeline.incidents.fleet.hosts import FleetHosts
 from tocsin.pipeline.incidents.fleet.jobs import FleetJobs
+from tocsin.pipeline.incidents.fleet.late_starts import KEY as STARTS_KEY
+from tocsin.pipeline.incidents.fleet.late_starts import LateStarts
 from tocsin.pipeline.incidents.fleet.offenders import Offenders
 from tocsin.pipeline.incidents.fleet.signals import (
     Signal,
@@ -65,6 +67,7 @@ class FleetView:
         self._book = FleetBook(config, self.cluster)
         self._floods = Floods(config, self.hosts, self._book)
         self._offenders = Offenders(config, self.hosts.is_planned)
+        self._late_starts = LateStarts(config, self.hosts.is_planned)
         self._samples: dict[tuple[str, str], list[int]] = {}
         """Host and signal -> times of consecutive samples of an idle host."""
         self._standing: dict[tuple[str, str, str], Signal] = {}
@@ -101,6 +104,7 @@ class FleetView:
             if any(evidence.detector == DETECTOR for evidence in verdict.evidence):
                 continue
             self._offenders.take(verdict)
+            self._late_starts.take(verdict)
             is_live = verdict.state in (VerdictState.OPEN, VerdictState.CONFIRMED)
             suspects = [one.component.name for one in verdict.suspects if one.component.kind is ComponentKind.HOST]
             if not is_live or not suspects or verdict.reason == Reason.CANARY.value:
@@ -127,6 +131,7 @@ class FleetView:
                 continue
             if event.name == names.HELLO:
                 self.jobs.told(event)
+                self._late_starts.heard(event.host, event.job.job_id, event.job.attempt)
             if event.name == names.HOST_FACTS:
                 self.hosts.heard(event.host, event.job.job_id, event.ts_ns)
                 self.hosts.told(event)
@@ -165,6 +170,7 @@ class FleetView:
         self._offenders.judge(said)
         if said.is_true:
             return
+        self._late_starts.denied(said.verdict_id)
         key = self._book.key_of(said.verdict_id)
         freed = [one for one in self._book.live if one.startswith("repeat/")]
         freed = [one for one in freed if not self._offenders.is_one(one.removeprefix("repeat/"), now_ns)]
@@ -190,6 +196,7 @@ class FleetView:
         self._cover_own(now_ns)
         self._age(now_ns)
         self._tell_offenders(now_ns)
+        self._tell_late_starts(now_ns)
         self._book.renew(now_ns)
         return self._book.take()
 
@@ -253,17 +260,8 @@ class FleetView:
         texts += [f"planned work on it: {works.reason} ({works.actor})"] if works is not None else []
         action = ActionKind.NONE if works is not None else ActionKind.DRAIN
         fault = FaultKind(signal.fault)
-        opening = Opening(
-            IDLE_JOB_ID,
-            fault,
-            signal.cause,
-            onset_ns,
-            reason,
-            action,
-            tuple(texts),
-            signal.name,
-            (signal.host,),
-        )
+        contents = (signal.cause, onset_ns, reason, action, tuple(texts), signal.name, (signal.host,))
+        opening = Opening(IDLE_JOB_ID, fault, *contents)
         verdict = self._book.open(key, opening, now_ns)
         self._offenders.take(verdict)
         self._floods.add_member(verdict.verdict_id, signal.name, [signal.host], own_word=True)
@@ -349,18 +347,17 @@ class FleetView:
                 continue
             job_id = offender.job_id if self.hosts.is_busy(offender.host, now_ns) else IDLE_JOB_ID
             why, action = FleetReason.REPEAT_OFFENDER, self._config.repeat_action
-            opening = Opening(
-                job_id,
-                FaultKind.DEGRADED,
-                offender.cause,
-                offender.onset_ns,
-                why,
-                action,
-                (offender.text,),
-                "upheld_verdicts",
-                (offender.host,),
-            )
-            self._book.open(key, opening, now_ns)
+            contents = (offender.cause, offender.onset_ns, why, action, (offender.text,), "upheld_verdicts")
+            self._book.open(key, Opening(job_id, FaultKind.DEGRADED, *contents, (offender.host,)), now_ns)
+
+    def _tell_late_starts(self, now_ns: int) -> None:
+        """Open an incident for each host that was late in start after start, and close those of hosts in time."""
+        found = dict(self._late_starts.found(now_ns))
+        for key in [key for key in self._book.live if key.startswith(STARTS_KEY) and key not in found]:
+            self._close(key, now_ns, VerdictState.RESOLVED, FleetReason.STARTS_IN_TIME)
+        for key, opening in found.items():
+            if key not in self._book.live and opening.onset_ns > self._closed_ns.get(key, 0):
+                self._book.open(key, opening, now_ns)
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as named parts."""
@@ -371,6 +368,7 @@ class FleetView:
             "book": self._book.to_state(),
             "floods": self._floods.to_state(),
             "offenders": self._offenders.to_state(),
+            "late_starts": self._late_starts.to_state(),
             "samples": [[host, name, times] for (host, name), times in self._samples.items()],
             "standing": [asdict(signal) for signal in self._standing.values()],
             "closed_ns": list(self._closed_ns.items()),
@@ -392,6 +390,7 @@ class FleetView:
         self._book.load_state(state["book"])
         self._floods.load_state(state["floods"])
         self._offenders.load_state(state["offenders"])
+        self._late_starts.load_state(state.get("late_starts", ()))  # a state of before has none
         self._samples = {(host, name): list(times) for host, name, times in state["samples"]}
         standing = [Signal(**fields) for fields in state["standing"]]
         self._standing = {(one.host, one.name, one.part): one for one in standing}
