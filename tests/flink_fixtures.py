@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
@@ -38,7 +38,7 @@ from tocsin.schemas.kafka.topics import (
     topic_name,
     topic_of,
 )
-from tocsin.schemas.records import NS_PER_SECOND, ModelAnnouncement, Tick
+from tocsin.schemas.records import NS_PER_SECOND, JobRecord, ModelAnnouncement, Tick
 from tocsin.schemas.wire.codec import encode
 
 PARTITIONS = 2
@@ -67,14 +67,14 @@ class Stream:
         broker: where the topics are.
         flink: where the job runs.
         prefix: of the topics, and the job's name.
-        recording: what is played.
+        recording: what is played; None: records are sent by hand.
         announcements: models that are announced meanwhile, each at its own time.
     """
 
     broker: Broker
     flink: Flink
     prefix: str
-    recording: Recording
+    recording: Recording | None
     announcements: Sequence[ModelAnnouncement] = ()
     _producer: Any = field(init=False)
     _tick_ns: int = field(init=False, default=0)
@@ -116,6 +116,7 @@ class Stream:
             shuffle_seed: send each record up to half a second late, in an order drawn with this.
             repeat_count: how often each is sent.
         """
+        assert self.recording is not None
         span = self.recording.manifest.end_ns - self.recording.manifest.start_ns
         begin_ns, end_ns = (self.recording.manifest.start_ns + round(span * part) for part in (first, last))
         for arrival_ns, record in self._arrivals(shuffle_seed, repeat_count):
@@ -137,8 +138,15 @@ class Stream:
         ts_ms = self._tick_ns // _NS_PER_MS + 500
         self._producer.send(topic_name(STEPS, self.prefix), value, key=key, headers=headers, timestamp_ms=ts_ms)
 
+    def send(self, records: Iterable[JobRecord]) -> None:
+        """Send records, each in its own second."""
+        for record in records:
+            self._tick_until(record.ts_ns)
+            self._send(record)
+
     def send_again(self) -> bytes:
         """Send the recording's first record once more; its bytes."""
+        assert self.recording is not None
         first = next(iter(records_of(self.recording)))
         self._send(first)
         return encode(first)
@@ -203,6 +211,7 @@ class Stream:
     def _arrivals(self, shuffle_seed: int | None, repeat_count: int) -> list[tuple[int, Any]]:
         order = random.Random(shuffle_seed)
         found: list[tuple[int, Any]] = []
+        assert self.recording is not None
         for record in records_of(self.recording):
             for _ in range(repeat_count):
                 delay_ns = order.randrange(NS_PER_SECOND // 2) if shuffle_seed is not None else 0
@@ -266,7 +275,7 @@ def stream(flink_cluster: Flink, kafka_broker: Broker, topic_prefix: str) -> Ite
         flink_cluster.stop()
         flink_cluster.start()
 
-    def make(recording: Recording, *announcements: ModelAnnouncement) -> Stream:
+    def make(recording: Recording | None, *announcements: ModelAnnouncement) -> Stream:
         made.append(Stream(kafka_broker, flink_cluster, topic_prefix, recording, announcements))
         return made[-1]
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -232,14 +232,16 @@ def _round(config: LiveConfig, folder: Path, receiver: Receiver) -> LiveReported
         follower = Follower(engine.data)
         _play(config, faults, moments, engine, agents)
         time.sleep(8.0)
-        last_ns = int(ControlClient(control_socket(engine.data)).call("status")["now_ns"])
+        status = ControlClient(control_socket(engine.data)).call("status")
+        last_ns = int(status["now_ns"])
         agents.stop()
         engine.child.stop(30.0)
         follower.stop()
     finally:
         agents.stop()
         engine.child.kill()
-    wanted = undisturbed(folder, last_ns, config.learned)
+    wanted, states = undisturbed(folder, last_ns, config.learned)
+    reported.problems += learned_difference(states, learned_states(status))
     reported.shown = shown_counts(wanted)
     write_embedded(folder / "undisturbed", wanted)
     _compare(reported, engine, follower, wanted, last_ns)
@@ -270,8 +272,8 @@ def _play(config: LiveConfig, faults: list[Fault], moments: list[float], engine:
         thread.join()
 
 
-def undisturbed(folder: Path, last_ns: int, learned: Learned) -> list[Verdict]:
-    """What an engine says that heard each record when it was made, and was never killed."""
+def undisturbed(folder: Path, last_ns: int, learned: Learned) -> tuple[list[Verdict], dict[str, Any]]:
+    """What an engine says that heard each record when it was made, and was never killed; its learned detectors."""
     records = sorted(one for host in HOSTS for one in kept(folder / host / "records"))
     engine, at = EmbeddedEngine(learned.of(EngineConfig(history=None))), 0
     verdicts: list[Verdict] = []
@@ -281,7 +283,21 @@ def undisturbed(folder: Path, last_ns: int, learned: Learned) -> list[Verdict]:
             engine.take(records[at][1])
             at += 1
         verdicts.extend(engine.tick(tick_ns).verdicts)
-    return verdicts
+    return verdicts, learned_states(engine.status())
+
+
+def learned_states(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Job -> what the learned detectors of the engine say of themselves: whom they name, why they judged nothing."""
+    return {job["job_id"]: job["learned"] for job in status["jobs"]}
+
+
+def learned_difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """What the learned detectors of a job say otherwise than they must, a text for each job that both know."""
+    return [
+        f"{job}: learned detectors: {found[job]}, must be {wanted[job]}"
+        for job in sorted(wanted.keys() & found.keys())
+        if found[job] != wanted[job]
+    ]
 
 
 def _compare(reported: LiveReported, engine: Engine, follower: Follower, wanted: list[Verdict], last_ns: int) -> None:

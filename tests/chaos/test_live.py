@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.live_round import LiveConfig, faults_of, kills_of, run_live_round
+from tests.chaos.learned import Learned
+from tests.chaos.live_round import LiveConfig, faults_of, kills_of, learned_difference, run_live_round
 
 
 @pytest.mark.slow
@@ -30,3 +31,20 @@ def test_a_third_of_the_kills_is_near_an_onset_and_each_kind_comes_as_often() ->
     assert len(moments) == 20
     assert near >= 7
     assert set(Counter(one.kind for one in faults).values()) == {3}
+
+
+def test_with_learned_detectors_jobs_are_healthy_until_these_have_learned_and_are_watched_longer() -> None:
+    usual, learned = LiveConfig(seed=9), LiveConfig(seed=9, learned=Learned(("entropy=accuse",)))
+
+    assert min(one.onset_seconds - one.begin_seconds for one in faults_of(learned)) > 60
+    assert [one.kind for one in faults_of(learned)] == [one.kind for one in faults_of(usual)]
+    assert learned.watch_seconds > usual.watch_seconds
+
+
+def test_a_learned_detector_that_lost_its_state_is_a_difference() -> None:
+    told = [{"detector": "entropy", "names": ["n1"], "abstained": {"warming_up": 24}}]
+    forgot = [{"detector": "entropy", "names": [], "abstained": {"warming_up": 30}}]
+
+    assert learned_difference({"j": told, "gone": told}, {"j": told}) == []
+    [text] = learned_difference({"j": told}, {"j": forgot})
+    assert "warming_up': 30" in text

@@ -41,3 +41,4 @@ def test_a_list_of_what_judges_has_the_cards_of_the_registry_and_no_job_that_is_
     assert lines[0] == "job j (cluster c, attempt 1)"
     assert lines[-1].strip() == "card of minder: trained 2026-11-22 on 40 recordings, F1 0.500"
     assert not any("old" in line for line in lines)
+    assert list(judging_lines({"jobs": [{**job, "ended": True}]}, {})) == ["no job runs: no model judges now"]

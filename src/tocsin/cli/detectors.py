@@ -52,9 +52,10 @@ def judging_lines(answer: Mapping[str, Any], cards: Mapping[tuple[str, str], Map
         answer: an engine's answer to ``status``, or that of a database's tables.
         cards: (detector, hash of the payload) -> the model's card in the registry.
     """
-    for job in answer["jobs"]:
-        if job.get("superseded") or job.get("ended"):
-            continue
+    running = [job for job in answer["jobs"] if not (job.get("superseded") or job.get("ended"))]
+    if not running:
+        yield "no job runs: no model judges now"
+    for job in running:
         yield f"job {job['job_id']} (cluster {job['cluster']}, attempt {job['attempt']})"
         in_use, learned = job.get("models_in_use", {}), job.get("learned", [])
         yield from learned_lines(learned, in_use)
