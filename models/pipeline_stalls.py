@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 
-_PER_STAGE = 2
+PER_STAGE = 2
 """Microbatches for each pipeline stage. Records do not tell their number. With fewer than one for each stage some would
 always idle, and with four the idle time is negligible (GPipe, NeurIPS'19, section 2.3): two lie in the middle. Stalls
 change by about a quarter from one of these bounds to two, because more microbatches of equal sums vary more."""
@@ -57,7 +57,7 @@ def expected_stalls(stage_count: int, replica_count: int, variation_ratio: float
 @lru_cache(maxsize=512)
 def _simulated(stage_count: int, replica_count: int, rounded: int) -> Stalls:
     """Return what simulated steps wait; lengths are log-normal, as those of documents are."""
-    count = _PER_STAGE * stage_count
+    count = PER_STAGE * stage_count
     step_count = max(_STEP_COUNT, _LEAST_DRAW_COUNT // replica_count)
     squared = count * (rounded * _RESOLUTION_RATIO) ** 2
     deviation = np.sqrt(np.log1p(squared))

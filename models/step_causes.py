@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tocsin.models.pipeline_stalls import expected_stalls
 from tocsin.models.robust import median, spread
+from tocsin.models.step_waits import UsualWaits, find_waits
 from tocsin.models.steps import PHASES, StepWindow
 
 FloatArray = npt.NDArray[np.float64]
@@ -25,7 +26,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 STAGE, DATA, JITTER, MACHINE = "stage_imbalance", "data_imbalance", "software_jitter", "machine"
 COMMUNICATION = "communication"
-"""Transfers that take longer than usual once all members have come; step records do not tell them, traces do."""
+"""Transfers that take longer than usual once all members have come."""
+SERVICE, LOADER = "shared_service", "loader_stall"
+"""Waiting for data: what all loading ranks wait alike, and what single ones wait beyond that."""
 LEAST_STEP_COUNT = 12
 """Fewest steps of a window: a correlation over fewer ones is above its line by chance."""
 _LEAST_PEER_COUNT = 3
@@ -56,6 +59,8 @@ class StepCauses:
             cannot be told from the input is missing.
         long_stage: the pipeline stage that computes longest, -1 = no stage is longer on every replica.
         stage_ratio: how much longer than the mean stage it computes on its fastest replica, 0 without one.
+        late_column: the rank with most of the waiting that is its loader's, -1 = none has more than half.
+        usual: what the steps' waits usually are; None where they are not measured.
     """
 
     slowdown_ratio: float
@@ -63,17 +68,56 @@ class StepCauses:
     costs: Mapping[str, float]
     long_stage: int = -1
     stage_ratio: float = 0.0
+    late_column: int = -1
+    usual: UsualWaits | None = None
 
 
-def find_step_causes(window: StepWindow, replicas: npt.NDArray[np.int64] | None = None) -> StepCauses | None:
+def find_step_causes(
+    window: StepWindow, replicas: npt.NDArray[np.int64] | None = None, before: UsualWaits | None = None
+) -> StepCauses | None:
     """Return why the steps of a window are longer than ideal ones.
 
     Args:
         window: the newest steps of all ranks; steps in which a rank lacks a number are left out.
         replicas: data-parallel rank of each rank, shape (ranks,), -1 = unknown; without it pipelines are not told.
+        before: what was usual in the job's earlier steps, for waits that all ranks have alike.
 
     Returns:
         The causes; None with fewer than twelve whole steps or three ranks, or without forward and backward times.
+    """
+    passes = _whole_steps(window)
+    if passes is None:
+        return None
+    forward, backward, compute, waits, communication = passes
+    stage, long_stage, stage_ratio = _stage_part(compute, window.roles)
+    data, pauses, lengths = _moving_parts(forward, backward, compute, window.roles)
+    parts = {STAGE: stage, MACHINE: _machine_part(compute, window.roles), DATA: data, JITTER: pauses}
+    ideal = np.full_like(compute, compute.mean())
+    seconds = {name: _cost(compute, ideal, part) for name, part in parts.items()}
+    found = find_waits(compute, forward, waits, communication, window.roles, before)
+    idle = communication.min(axis=1)
+    stall_seconds = 0.0
+    if replicas is not None and data.any():
+        stall_seconds = _stall_seconds(lengths, float((forward + backward).mean()), idle, window.roles, replicas)
+    seconds[DATA] += stall_seconds
+    # waits for long microbatches are longer in some steps, as slow transfers are
+    seconds[COMMUNICATION] = 0.0 if stall_seconds > 0.0 else found.transfer_seconds
+    seconds |= {SERVICE: found.shared_seconds, LOADER: found.loader_seconds}
+    base_seconds = float(idle.mean()) + found.base_seconds
+    step_seconds = _longest(compute) + base_seconds + found.shared_seconds + found.loader_seconds
+    costs = {name: cost / max(step_seconds, 1e-6) for name, cost in seconds.items()}
+    slowdown_ratio = step_seconds / max(
+        float(compute.mean()) + base_seconds - stall_seconds - seconds[COMMUNICATION], 1e-6
+    )
+    return StepCauses(
+        max(1.0, slowdown_ratio), step_seconds, costs, long_stage, stage_ratio, found.late_column, found.usual
+    )
+
+
+def _whole_steps(window: StepWindow) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray] | None:
+    """Return forward, backward, all computation, waiting for data and communication of the steps that lack nothing.
+
+    Each has the shape (steps, ranks), in seconds. None with too few whole steps or ranks.
     """
     forward, backward = (window.phase_seconds[PHASES.index(name)] for name in ("forward", "backward"))
     waits = np.nan_to_num(window.phase_seconds[PHASES.index("data")])
@@ -81,23 +125,8 @@ def find_step_causes(window: StepWindow, replicas: npt.NDArray[np.int64] | None 
     whole = np.isfinite(compute).all(axis=1) & np.isfinite(forward).all(axis=1) & np.isfinite(backward).all(axis=1)
     if int(whole.sum()) < LEAST_STEP_COUNT or compute.shape[1] < _LEAST_PEER_COUNT:
         return None
-    compute, forward, backward, waits = (table[whole] for table in (compute, forward, backward, waits))
-    transfer_seconds = float(window.communication_seconds[whole].min(axis=1).mean())
-    base_seconds = transfer_seconds + float(np.median(waits))
-    stage, long_stage, stage_ratio = _stage_part(compute, window.roles)
-    data, pauses, lengths = _moving_parts(forward, backward, compute, window.roles)
-    parts = {STAGE: stage, MACHINE: _machine_part(compute, window.roles), DATA: data, JITTER: pauses}
-    step_seconds = _longest(compute) + base_seconds
-    ideal = np.full_like(compute, compute.mean())
-    seconds = {name: _cost(compute, ideal, part) for name, part in parts.items()}
-    stall_seconds = 0.0
-    if replicas is not None and data.any():
-        idle = window.communication_seconds[whole].min(axis=1)
-        stall_seconds = _stall_seconds(lengths, float((forward + backward).mean()), idle, window.roles, replicas)
-    seconds[DATA] += stall_seconds
-    costs = {name: cost / max(step_seconds, 1e-6) for name, cost in seconds.items()}
-    slowdown_ratio = step_seconds / max(float(compute.mean()) + base_seconds - stall_seconds, 1e-6)
-    return StepCauses(max(1.0, slowdown_ratio), step_seconds, costs, long_stage, stage_ratio)
+    communication = window.communication_seconds
+    return forward[whole], backward[whole], compute[whole], waits[whole], communication[whole]
 
 
 def _longest(compute: FloatArray) -> float:

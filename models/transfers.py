@@ -7,7 +7,7 @@ A rank whose traffic is slow lengthens the transfers of **all** groups that it b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -43,6 +43,54 @@ class SlowLink:
     ratio: float
     now_seconds: float
     peer_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerGroups:
+    """Groups whose transfers have all become slower, while no other's have.
+
+    Attributes:
+        count: number of these groups.
+        other_count: number of the groups whose transfers are as before.
+        ratio: their smallest growth, recent over earlier transfer time.
+        other_ratio: largest growth of the others, 0 without others.
+    """
+
+    count: int
+    other_count: int
+    ratio: float
+    other_ratio: float
+
+
+def find_slower_groups(
+    groups: Sequence[GroupSpeed], is_meant: Callable[[GroupSpeed], bool], min_ratio: float, min_excess_seconds: float
+) -> SlowerGroups | None:
+    """Return how much slower some groups have become; None unless all of them have, and no other.
+
+    Args:
+        groups: communicators.
+        is_meant: which of them are to be slower.
+        min_ratio: a group is slower from this ratio to its own past on.
+        min_excess_seconds: and from this many seconds above it.
+    """
+    meant = [group for group in groups if is_meant(group)]
+    others = [group for group in groups if not is_meant(group)]
+    if not meant or not all(_has_grown(group, min_ratio, min_excess_seconds) for group in meant):
+        return None
+    if any(_has_grown(group, min_ratio, min_excess_seconds) for group in others):
+        return None
+    ratio = min(_growth_ratio(group) for group in meant)
+    return SlowerGroups(len(meant), len(others), ratio, max(map(_growth_ratio, others), default=0.0))
+
+
+def _growth_ratio(group: GroupSpeed) -> float:
+    """Return how many times as long as its earlier transfers a group's are."""
+    return group.now_seconds / max(group.before_seconds, 1e-6)
+
+
+def _has_grown(group: GroupSpeed, min_ratio: float, min_excess_seconds: float) -> bool:
+    """Return whether a group's transfers take longer than its earlier ones."""
+    return _growth_ratio(group) >= min_ratio and group.now_seconds - group.before_seconds >= min_excess_seconds
 
 
 def find_slow_link(groups: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> SlowLink | None:

@@ -299,6 +299,12 @@ def throttles(reported: Verdict | Finding) -> bool:
     return reported.cause in _THROTTLING and bool(reported.suspects) and not rests
 
 
+_LONGER_WAITS = frozenset({"communication", "placement", "shared_service", "loader_stall"})
+"""Causes of a slowdown of the whole job that a machine may make, by its link or by its loader."""
+_OF_WHOLE_JOB = frozenset({Reason.JOB_WIDE_SLOWDOWN, Reason.LONG_TRANSFERS, Reason.GROUPS_ACROSS_SLOW})
+"""Reasons of a slowdown of the whole job in which no rank stands out."""
+
+
 def is_slow_still(finding: Finding, verdict: Verdict) -> bool:
     """Return whether the job is still slow since a confirmed incident began, and nothing else explains it.
 
@@ -306,7 +312,7 @@ def is_slow_still(finding: Finding, verdict: Verdict) -> bool:
     """
     return (
         finding.fault is FaultKind.FAIL_SLOW
-        and finding.cause == "unknown"
+        and (finding.cause == "unknown" or (finding.cause in _LONGER_WAITS and finding.reason in _OF_WHOLE_JOB))
         and verdict.state is VerdictState.CONFIRMED
         and verdict.fault is FaultKind.FAIL_SLOW
         and abs(finding.onset_ns - verdict.onset_ns) <= _SAME_ONSET_NS

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
+from tocsin.schemas.reasons import Reason
 from tocsin.schemas.verdicts import FaultKind
 
 
@@ -22,10 +23,16 @@ def with_costs(graph: JobGraph, findings: Sequence[Finding], pace: JobProgress, 
     """
     return tuple(
         replace(one, costs_ratio=pace.costs_ratio(_ranks_of(graph, one), one.onset_ns, now_ns))
-        if one.fault is FaultKind.FAIL_SLOW and one.costs_ratio is None and not one.only_holds
+        if _is_slowness(one) and one.costs_ratio is None and not one.only_holds
         else one
         for one in findings
     )
+
+
+def _is_slowness(finding: Finding) -> bool:
+    """Return whether a finding is about slowness; also that of ranks which have been slower since the job began."""
+    is_of_ranks = finding.reason in (Reason.SAME_RANK_SLOWEST, Reason.OWN_LOADER_SLOW) and bool(finding.suspects)
+    return finding.fault is FaultKind.FAIL_SLOW or (finding.fault is FaultKind.DEGRADED and is_of_ranks)
 
 
 def _ranks_of(graph: JobGraph, finding: Finding) -> set[int]:

@@ -28,6 +28,7 @@ from tocsin.pipeline.rca.rules.standstill_outlier import find_standstill_outlier
 from tocsin.pipeline.rca.slice_evidence import SliceEvidence, sort_evidence
 from tocsin.pipeline.rca.slow_forward import add_slow_forward, split_forward
 from tocsin.pipeline.rca.slow_job import SlowJob
+from tocsin.pipeline.rca.slower_groups import explain_by_groups
 from tocsin.pipeline.rca.stopped_job import StopFindings, StoppedJob
 from tocsin.pipeline.rca.testimony import Testimony
 from tocsin.pipeline.rca.trackers import EvidenceTrackers
@@ -119,8 +120,7 @@ class Diagnose:
         findings = self._slow_job.add_slowness(findings, evidence, stop.exit_reason)
         findings = self._add_standstill(findings, evidence, stop.exit_reason)
         findings = self._join_broken(findings, broken, evidence, stop)
-        findings = self._trackers.loaders.explain(findings, data.end_ns)
-        findings = explain_by_sources(self._graph, findings, evidence, self._trackers.loading)
+        findings = self._explain_waits(findings, evidence)
         findings = [*findings, *self._find_recurring(data.end_ns, findings, has_nan=stop.has_nan)]
         findings = self._weigh_learned(findings, learned, evidence)
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
@@ -131,6 +131,13 @@ class Diagnose:
         explained = add_lengths(explained, self._trackers.loading, data.end_ns)
         explained = add_slow_forward(self._graph, explained, forward, (causes, evidence.steps))
         return Diagnosis(self._mfu_decline.add(explained, declines, evidence.steps), tuple(evidence.reasons))
+
+    def _explain_waits(self, findings: Sequence[Finding], evidence: SliceEvidence) -> list[Finding]:
+        """Return the findings with the loader, the source of data or the transfers that are waited for."""
+        trackers = self._trackers
+        explained = trackers.loaders.explain(findings, evidence.now_ns)
+        explained = explain_by_sources(self._graph, explained, evidence, trackers.loading)
+        return explain_by_groups(self._graph, explained, evidence.steps, trackers.network)
 
     def _add_standstill(
         self, findings: list[Finding], evidence: SliceEvidence, exit_reason: Reason | None

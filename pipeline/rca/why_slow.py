@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.models.step_causes import COMMUNICATION, MACHINE, STAGE
+from tocsin.models.step_causes import COMMUNICATION, LOADER, MACHINE, SERVICE, STAGE
 from tocsin.pipeline.detect.whatif.detector import DETECTOR
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
@@ -22,8 +22,19 @@ _WORDS = {
     "data_imbalance": "forward and backward passes of changing ranks take longer together: their data differ",
     "software_jitter": "changing ranks pause in the forward pass",
     COMMUNICATION: "transfers take longer than usual once all members have come",
+    SERVICE: "all ranks that load data wait for them longer than usual",
+    LOADER: "single ranks wait for their data loader",
 }
-_REASONS = {STAGE: Reason.LONG_STAGE, COMMUNICATION: Reason.LONG_TRANSFERS}
+_REASONS = {
+    STAGE: Reason.LONG_STAGE,
+    COMMUNICATION: Reason.LONG_TRANSFERS,
+    SERVICE: Reason.ALL_LOADERS_SLOW,
+    LOADER: Reason.OWN_LOADER_SLOW,
+}
+_NO_REASONS = ("unknown", "workload_change")
+"""Causes of a slowdown of the whole job that say nothing about its reason."""
+_OF_MACHINES = frozenset({COMMUNICATION, SERVICE, LOADER})
+"""Causes that a machine may make: they clear none, and a machine that began with them stands for them."""
 
 
 def is_of_whatif(anomaly: Anomaly) -> bool:
@@ -52,13 +63,14 @@ def add_causes(
         steps: anomalies of the job's steps.
         pace: the job's progress.
     """
+    causes = [cause for cause in causes if not _is_explained(cause, findings)]
     if not causes:
         return list(findings)
     left: list[Finding] = []
     freed: list[Component] = []
     for finding in findings:
         explaining = [cause for cause in causes if _explains(cause, finding)]
-        if explaining and _costs_nothing(finding, pace):
+        if any(cause.metric not in _OF_MACHINES for cause in explaining) and _costs_nothing(finding, pace):
             freed.extend(suspect.component for suspect in finding.suspects)
         else:
             left.append(_with_cause(finding, explaining))
@@ -74,10 +86,21 @@ def add_causes(
     return [*left, *new]
 
 
+def _is_explained(cause: Anomaly, findings: Sequence[Finding]) -> bool:
+    """Return whether a finding explains a cause that a machine may make: long transfers, or waiting for data."""
+    if cause.metric not in _OF_MACHINES:
+        return False
+    return any(
+        one.cause == cause.metric or _began_with(cause, one.onset_ns)
+        for one in findings
+        if one.suspects or (one.fault is FaultKind.FAIL_SLOW and one.cause not in _NO_REASONS)
+    )
+
+
 def _with_cause(finding: Finding, explaining: Sequence[Anomaly]) -> Finding:
     """Return a finding that names nobody and has no reason with the dearest of the causes that began with it."""
     is_open = finding.fault is FaultKind.FAIL_SLOW and not finding.suspects and finding.ends is None
-    if not explaining or not is_open or finding.cause not in ("unknown", "workload_change"):
+    if not explaining or not is_open or finding.cause not in _NO_REASONS:
         return finding
     main = max(explaining, key=lambda cause: float(cause.detail["costs_ratio"]))
     return replace(finding, cause=main.metric, evidence=(_evidence(main), *finding.evidence))
@@ -149,6 +172,8 @@ def _evidence(cause: Anomaly) -> Evidence:
     what = _WORDS[cause.metric]
     if cause.metric == STAGE:
         what += f" (stage {detail['long_stage']}: {100 * detail['stage_ratio']:.0f} % longer than the mean stage)"
+    if cause.metric == LOADER and detail.get("late_rank", -1) >= 0:
+        what += f" (mostly rank {detail['late_rank']})"
     times = f"the job takes {detail['slowdown_ratio']:.2f} times as long as if nobody were slow"
     text = f"{what}; {times}, and of its time {shares}"
     span = cause.start_ns, cause.end_ns

@@ -24,6 +24,14 @@ class TestWhatItCosts:
         told = [one.costs_ratio for one in scenario.verdicts]
         assert told == [pytest.approx(share, abs=0.06)] * len(told)
 
+    def test_a_machine_that_was_slower_from_the_begin_is_only_noted_with_what_it_costs(self) -> None:
+        scenario = Scenario(JobShape(step_seconds=0.5))
+        scenario.job.slow(3, "forward", 1.6)
+        scenario.want(between(20, 110), fault="degraded", suspects=["n03"])
+        scenario.run(110).check()
+        told = [one.costs_ratio for one in scenario.verdicts if one.suspects]
+        assert told == [pytest.approx(0.16, abs=0.03)] * len(told)
+
     def test_a_slower_job_without_a_suspect_costs_what_its_steps_grew_by(self) -> None:
         scenario = Scenario(JobShape(2, 2, step_seconds=0.5))
         scenario.at(60).inject(scenario.job.slow_all, "forward", 3.0)
@@ -117,6 +125,45 @@ class TestPauses:
 def _long_stage(rank: int, _step: int, phase: str) -> float:
     """A second stage that computes longer on all replicas, of eight ranks."""
     return 1.8 if rank >= 4 and phase != "data" else 1.0
+
+
+class TestWaits:
+    def test_transfers_of_all_groups_that_become_longer_are_communication(self) -> None:
+        scenario = Scenario(JobShape(step_seconds=0.5))
+        for rank in range(8):
+            scenario.at(60).inject(scenario.job.slow_link, rank, 0.1)
+        scenario.want(between(60, 115), fault="fail_slow", cause="communication", suspects=[])
+        scenario.run(115).check()
+        assert not scenario.accused_names()
+
+    def test_the_machine_of_a_slow_link_stands_for_the_long_transfers(self) -> None:
+        scenario = Scenario(JobShape(step_seconds=0.5))
+        scenario.at(60).inject(scenario.job.slow_link, 3, 0.1)
+        scenario.want(between(60, 90), fault="fail_slow", cause="network_slow", suspects=["n03"])
+        scenario.run(115).check()
+        assert _causes(scenario) == {"network_slow"}
+
+    def test_ranks_that_wait_for_data_longer_than_usual_wait_for_a_service(self) -> None:
+        """A quarter of the ranks load from elsewhere, so that not all ranks wait."""
+        scenario = Scenario(JobShape(8, step_seconds=0.5))
+        scenario.job.load = lambda rank, step, phase: 15.0 if phase == "data" and rank < 6 and step > 114 else 1.0
+        scenario.want(between(60, 120), cause="shared_service", suspects=[])
+        scenario.run(120).check()
+        assert not scenario.accused_names()
+
+    def test_changing_ranks_that_wait_for_their_loaders_are_not_accused(self) -> None:
+        scenario = Scenario(JobShape(8, step_seconds=0.5))
+        scenario.job.load = lambda rank, step, phase: 15.0 if phase == "data" and (step * 3) % 8 == rank else 1.0
+        scenario.want(between(30, 65), fault="degraded", cause="loader_stall", suspects=[], action="none")
+        scenario.run(65).check()
+        assert not scenario.accused_names()
+
+    def test_a_rank_that_waits_for_its_loader_is_told_once(self) -> None:
+        scenario = Scenario(JobShape(8, step_seconds=0.5))
+        scenario.at(40).inject(scenario.job.slow, 3, "data", 12.0)
+        scenario.want(between(40, 70), fault="fail_slow", cause="loader_stall", suspects=["n03"])
+        scenario.run(100).check()
+        assert len({verdict.verdict_id for verdict in scenario.verdicts}) == 1
 
 
 class TestTwoAtOnce:

@@ -20,6 +20,7 @@ class WhatIfConfig:
         kept_ratio: share of that line down to which a cause that was told goes on, as in ``StepsConfig``.
         lasting_ns: how long a cause must be seen, as long as a slowdown of the whole job that blames nobody.
         stale_ns: a cause is told no more when no step ended for so long: a job that stands has another trouble.
+        accepted_ns: a longer wait that has lasted so long is usual, as in ``StepsConfig``.
         traced: windows of the job's traced operations, in order of time. While they are new they are judged instead of
             its step records, because they also tell transfers, and stages of one replica. A replay gives those of the
             recording.
@@ -30,6 +31,7 @@ class WhatIfConfig:
     kept_ratio: float = 0.6
     lasting_ns: int = 30 * NS_PER_SECOND
     stale_ns: int = 60 * NS_PER_SECOND
+    accepted_ns: int = 1800 * NS_PER_SECOND
     traced: tuple[CauseWindow, ...] = ()
 
     def is_over_line(self, costs_ratio: float, *, is_told: bool) -> bool:

@@ -1,26 +1,31 @@
 """Detector of why a job is slow, by windows of its steps: which cause costs which share of its time.
 
-It tells of the job and of no machine: a long pipeline stage, uneven data, pauses of changing ranks, and long transfers
-where operations were traced. What slow machines cost is computed beside them, so that they are not taken for these.
+It tells of the job and of no machine: a long pipeline stage, uneven data, pauses of changing ranks, transfers that are
+longer than usual, and waiting for data. What slow machines cost is computed beside them, so that they are not taken
+for these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
 
+from tocsin.models.robust import quantile
 from tocsin.models.step_causes import (
     COMMUNICATION,
     DATA,
     JITTER,
     LEAST_STEP_COUNT,
+    LOADER,
+    SERVICE,
     STAGE,
     StepCauses,
     find_step_causes,
 )
+from tocsin.models.step_waits import UsualWaits
 from tocsin.models.steps import StepWindow
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.detect.steps.rows import StepRows, table_of
@@ -31,7 +36,11 @@ from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR = "whatif"
-CAUSES = (STAGE, DATA, JITTER, COMMUNICATION)
+_USUAL_COUNT = 64
+"""Windows of the past whose waits tell what is usual."""
+_USUAL_QUANTILE = 0.4
+"""Their quantile that is usual, as in ``usual_row``: a slow spell shorter than half of the past does not become it."""
+CAUSES = (STAGE, DATA, JITTER, COMMUNICATION, SERVICE, LOADER)
 """Causes that are told, words of ``tocsin.schemas.causes``."""
 
 
@@ -71,6 +80,10 @@ class WhatIfDetector:
         self._newest_ns = 0
         """End of the newest window."""
         self._spans: dict[str, CauseSpan] = {}
+        self._rank_count = 0
+        """Ranks of the newest window; another number begins a new past."""
+        self._waits: list[list[float]] = []
+        """Usual waits of the windows of step records, oldest first; [] for the newest one, if it was slow."""
 
     def on_steps(self, data: Slice, steps: Sequence[StepRows], judged_count: int) -> list[Anomaly]:
         """Take the newest steps of a job, and return the causes that hold at a slice's end.
@@ -106,16 +119,40 @@ class WhatIfDetector:
         ranks, table = table_of(steps)
         placement = self._graph.placement
         roles, replicas = (np.array(of(ranks), dtype=np.int64) for of in (placement.stages_of, placement.replicas_of))
-        found = find_step_causes(StepWindow(table[0], table[1], table[2:], roles), replicas)
+        found = find_step_causes(StepWindow(table[0], table[1], table[2:], roles), replicas, self._usual(len(ranks)))
         first_ns = steps[0].end_ns - int(float(np.nanmax(steps[0].values[:, 0])) * NS_PER_SECOND)
         if found is None:
             self._newest_ns = steps[-1].end_ns
             self._spans.clear()
         else:
-            self._follow(CauseWindow(first_ns, steps[0].end_ns, steps[-1].end_ns, found))
+            self._follow(CauseWindow(first_ns, steps[0].end_ns, steps[-1].end_ns, found), ranks)
+            self._learn(found.usual)
 
-    def _follow(self, window: CauseWindow) -> None:
-        """Follow which causes a window shows."""
+    def _usual(self, rank_count: int) -> UsualWaits | None:
+        """Return what was usual before a window of so many ranks, without the newest one, which shares its steps."""
+        if rank_count != self._rank_count:
+            self._rank_count, self._waits = rank_count, []
+        past = np.array([waits for waits in self._waits[:-1] if waits])
+        return UsualWaits(*quantile(past, _USUAL_QUANTILE, 0).tolist()) if past.size else None
+
+    def _learn(self, usual: UsualWaits | None) -> None:
+        """Learn what is usual of the newest window, but not while it is longer than usual.
+
+        What has lasted as long as a slowdown that becomes the job's normal pace is usual from then on.
+        """
+        slow = [span for cause, span in self._spans.items() if cause in (COMMUNICATION, SERVICE)]
+        if any(self._newest_ns - span.since_ns >= self._config.accepted_ns for span in slow):
+            self._waits, slow = [], []
+        newest = [] if usual is None or slow else list(astuple(usual))
+        self._waits = [*(waits for waits in self._waits if waits), newest][-_USUAL_COUNT:]
+
+    def _follow(self, window: CauseWindow, ranks: Sequence[int] = ()) -> None:
+        """Follow which causes a window shows.
+
+        Args:
+            window: the window.
+            ranks: rank of each of its columns, where it is of step records.
+        """
         self._newest_ns, found = window.end_ns, window.found
         for cause in CAUSES:
             known = self._spans.get(cause)
@@ -126,7 +163,8 @@ class WhatIfDetector:
             span = known or CauseSpan(window.start_ns, window.end_ns, window.end_ns, is_told=False, detail={})
             span.last_ns = window.end_ns
             window_seconds = (window.end_ns - window.first_end_ns) / NS_PER_SECOND
-            span.detail = {**_detail_of(found), "window_seconds": window_seconds}
+            late_rank = ranks[found.late_column] if ranks and found.late_column >= 0 else -1
+            span.detail = {**_detail_of(found), "late_rank": late_rank, "window_seconds": window_seconds}
             is_apart = window.first_end_ns > span.first_end_ns
             span.is_told |= is_apart and span.last_ns - span.since_ns >= self._config.lasting_ns
             self._spans[cause] = span
@@ -150,7 +188,13 @@ class WhatIfDetector:
     def snapshot(self) -> dict[str, bytes]:
         """Return the state as one named part."""
         spans = {cause: asdict(span) for cause, span in self._spans.items()}
-        state = {"judged": self._judged_count, "newest_ns": self._newest_ns, "spans": sorted(spans.items())}
+        state = {
+            "judged": self._judged_count,
+            "newest_ns": self._newest_ns,
+            "spans": sorted(spans.items()),
+            "rank_count": self._rank_count,
+            "waits": self._waits,
+        }
         return {DETECTOR: pack_state(state)}
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
@@ -158,9 +202,10 @@ class WhatIfDetector:
         state = unpack_state(parts, DETECTOR)
         self._judged_count, self._newest_ns = state["judged"], state["newest_ns"]
         self._spans = {cause: CauseSpan(**fields) for cause, fields in state["spans"]}
+        self._rank_count, self._waits = state["rank_count"], state["waits"]
 
 
 def _detail_of(found: StepCauses) -> dict[str, Any]:
     """Return the figures of a window as JSON values."""
-    fields = asdict(found)
+    fields = {name: value for name, value in asdict(found).items() if name not in ("usual", "late_column")}
     return {**fields, "costs": {name: round(float(value), 6) for name, value in found.costs.items()}}

@@ -7,11 +7,11 @@ communication, not of self time. A transfer is the time of a collective after it
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.models.transfers import GroupSpeed, SlowLink, find_slow_link
+from tocsin.models.transfers import GroupSpeed, SlowerGroups, SlowLink, find_slow_link, find_slower_groups
 from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of, suspects_of
@@ -123,11 +123,26 @@ class NetworkTracker:
 
     def _link(self, job: Anomaly, anomalies: Sequence[Anomaly]) -> SlowLink | None:
         """Return the rank whose communicators are all slow; None if self time, not communication, slows the job."""
-        if job.detail["communication_ratio"] < self._config.min_communication_ratio:
+        if not self.slows(job):
             return None
         if any(a.metric == "own_seconds" for a in anomalies):
             return None
         return find_slow_link(self._speeds(), self._config.min_ratio, self._excess_seconds())
+
+    def slower(self, is_meant: Callable[[GroupSpeed], bool]) -> SlowerGroups | None:
+        """Return how much slower some communicators have become; None unless all of them have, and no other.
+
+        Growth accuses nobody, and what hosts' clocks differ by is the same before and after, so it need not be longer
+        than the clocks' error.
+
+        Args:
+            is_meant: which of those that are smaller than the whole job are to be slower.
+        """
+        return find_slower_groups(self._speeds(), is_meant, self._config.min_ratio, self._config.min_excess_seconds)
+
+    def slows(self, job: Anomaly) -> bool:
+        """Return whether a slowdown of the whole job is for its larger part communication."""
+        return float(job.detail["communication_ratio"]) >= self._config.min_communication_ratio
 
     def _excess_seconds(self) -> float:
         """Return the least growth in seconds that the clocks of the job's hosts can resolve."""
