@@ -139,7 +139,8 @@ class AttemptAccount:
             self.timeline.claim(TimePart.START_UP, began_ns, made.begin_ns)
             self.starts.train(began_ns, made.begin_ns)
             self._starting_ns = 0
-        self.timeline.add_step(TimePart.PRODUCTIVE if is_new else TimePart.RECOMPUTED, made.begin_ns, made.end_ns)
+        part = TimePart.PRODUCTIVE if is_new else TimePart.RECOMPUTED
+        self.timeline.add_step(part, max(made.begin_ns, ended_ns), made.end_ns)
         self.steps_count += is_new
         self.recomputed_steps_count += not is_new
         self.last_step = made.step
