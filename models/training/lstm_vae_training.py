@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -163,7 +163,6 @@ def train_vae(
     limits: Sequence[Limits],
     config: VaeTrainingConfig | None = None,
     progress: Progress | None = None,
-    means: Sequence[FloatArray] = (),
 ) -> LstmVae:
     """Train the LSTM-VAE of one metric, or of several at once.
 
@@ -173,15 +172,13 @@ def train_vae(
         limits: normalisation limits of each metric.
         config: settings.
         progress: called after each step.
-        means: the same machines' means of slices, shapes as those of ``values``. Where there are any, half of the
-            windows are drawn from them: a running job's windows are windows of means.
 
     Raises:
         ConfigError: there is no window without a missing sample.
     """
     config = config or VaeTrainingConfig()
-    half = replace(config, window_count=-(-config.window_count // 2)) if means else config
-    windows = np.concatenate([draw_windows(_scaled(part, limits), half) for part in (values, means) if part])
+    scaled = [np.stack([limit.normalise(part[:, row]) for row, limit in enumerate(limits)], axis=1) for part in values]
+    windows = draw_windows(scaled, config)
     if not len(windows):
         wanted = f"{config.window_ticks} samples in a row of one machine at least once"
         raise ConfigError(f"training data of {', '.join(metrics)}", "no whole window", wanted)
@@ -192,11 +189,6 @@ def train_vae(
             model.output.bias.copy_(torch.from_numpy(windows.mean(axis=(0, 1))))
         _fit(model, torch.from_numpy(windows), config, progress)
     return to_numpy(model, metrics, limits, config.window_ticks)
-
-
-def _scaled(values: Sequence[FloatArray], limits: Sequence[Limits]) -> list[FloatArray]:
-    """Return values normalised by the limits of their metrics."""
-    return [np.stack([limit.normalise(part[:, row]) for row, limit in enumerate(limits)], axis=1) for part in values]
 
 
 @contextmanager

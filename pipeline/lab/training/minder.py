@@ -143,7 +143,7 @@ def scan_one(scan: ScanRequest) -> list[FolderScore] | str:
     """Return the score of each configuration on one recording, or a text that says why that is impossible."""
     try:
         recording = read_recording(scan.folder)
-        known = training_recording(recording, with_means=False)
+        known = training_recording(recording)
     except (TocsinError, OSError) as error:
         return str(error)
     if known is None:  # nothing is said where there is nothing to see

@@ -23,7 +23,7 @@ from tocsin.models.training.priority_tree import max_z_features, metric_priority
 from tocsin.pipeline.detect.baselines.minder_ticks import Ticks
 from tocsin.pipeline.lab.backtest.minder_runner import pulls
 from tocsin.pipeline.lab.backtest.runner import RunnerAccusation, lines_of
-from tocsin.pipeline.lab.backtest.series import means_of, series_of
+from tocsin.pipeline.lab.backtest.series import series_of
 from tocsin.pipeline.lab.training.budget import BudgetTrial, Choice, choose
 from tocsin.pipeline.recording.score import FolderScore, add_up, score_lines
 from tocsin.pipeline.recording.tables import Recording
@@ -54,7 +54,6 @@ class TrainingRecording:
 
     Attributes:
         series: all samples.
-        means: the means of all slices; None: windows of samples alone teach.
         faults: faults of ``truth.json``.
         is_labelled: whether there is a ``truth.json``; without one, false accusations are unknown.
     """
@@ -62,7 +61,6 @@ class TrainingRecording:
     series: Ticks
     faults: Sequence[Mapping[str, Any]] = field(default=())
     is_labelled: bool = True
-    means: Ticks | None = None
 
     @property
     def machine_days(self) -> float:
@@ -71,16 +69,13 @@ class TrainingRecording:
         return float(hosts * ticks * self.series.tick_ns / NS_PER_SECOND / _DAY_SECONDS)
 
 
-def training_recording(
-    recording: Recording, metrics: Sequence[str] = PRIORITY, *, with_means: bool = True
-) -> TrainingRecording | None:
-    """Return the parts of a recording that training uses, with its slice means or without; None without samples."""
+def training_recording(recording: Recording, metrics: Sequence[str] = PRIORITY) -> TrainingRecording | None:
+    """Return the parts of a recording that training uses, None without samples."""
     series = series_of(recording, metrics)
     if series is None:
         return None
     truth = recording.truth
-    faults = () if truth is None else truth["faults"]
-    return TrainingRecording(series, faults, truth is not None, means_of(recording, metrics) if with_means else None)
+    return TrainingRecording(series, () if truth is None else truth["faults"], truth is not None)
 
 
 def train_minder(
@@ -104,40 +99,28 @@ def train_minder(
     limits: dict[str, Limits] = {}
     single: dict[str, LstmVae] = {}
     for index, name in enumerate(PRIORITY):
-        parts, means = _columns(recordings, [index])
+        parts = [recording.series.values[:, [index]] for recording in recordings]
+        parts = [part for part in parts if np.isfinite(part).any()]
         if not parts:
             continue
         limits[name] = learned_limits(_METRICS[name], parts)
-        single[name] = train_vae(parts, [name], [limits[name]], config, _named_progress(progress, name), means)
+        single[name] = train_vae(parts, [name], [limits[name]], config, _named_progress(progress, name))
     if not limits:
         raise ConfigError("recordings", f"{len(recordings)} without samples of {', '.join(PRIORITY)}", "with some")
     metrics = tuple(name for name in PRIORITY if name in limits)
     both = None
     if integrated:
         columns = [PRIORITY.index(name) for name in metrics]
-        own = [limits[name] for name in metrics]
-        whole, means = _columns(recordings, columns)
-        both = train_vae(whole, metrics, own, config, _named_progress(progress, "integrated"), means)
+        whole = [recording.series.values[:, columns] for recording in recordings]
+        both = train_vae(
+            whole, metrics, [limits[name] for name in metrics], config, _named_progress(progress, "integrated")
+        )
     model = MinderModel(limits, single, both, metrics)
     features, faulty = labelled_windows(recordings)
     if len(np.unique(faulty)) == 2:
         order = metric_priority(features, faulty, PRIORITY)
         model = replace(model, priority=tuple(name for name in order if name in limits))
     return model
-
-
-def _columns(
-    recordings: Sequence[TrainingRecording], columns: Sequence[int]
-) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Return the samples and the slice means of these metrics, of recordings that have any."""
-    samples = [recording.series.values[:, columns] for recording in recordings]
-    means = [recording.means.values[:, columns] for recording in recordings if recording.means is not None]
-    return _with_samples(samples), _with_samples(means)
-
-
-def _with_samples(parts: Sequence[FloatArray]) -> list[FloatArray]:
-    """Return the parts with at least one sample."""
-    return [part for part in parts if np.isfinite(part).any()]
 
 
 def _named_progress(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

@@ -138,12 +138,3 @@ def test_each_variant_with_models_finds_a_gross_fault_and_says_nothing_of_a_heal
     assert found.alert is not None
     assert (found.alert.row, found.alert.metric) == (4, POWER if variant == "vae" else variant)
     assert detect(healthy, model, MinderConfig(variant)).alert is None
-
-
-def test_half_of_the_windows_are_of_means_where_there_are_any() -> None:
-    """Before the first step the output stands at the mean of the windows."""
-    samples, means = np.full((4, 1, 400), 0.2, np.float32), np.full((4, 1, 80), 0.8, np.float32)
-    config = VaeTrainingConfig(window_count=200, epoch_count=0)
-
-    assert train_vae([samples], ["m"], [UNIT], config).output_bias == pytest.approx([0.2])
-    assert train_vae([samples], ["m"], [UNIT], config, means=[means]).output_bias == pytest.approx([0.5])

@@ -13,8 +13,8 @@ from tests.pipeline.lab.backtest.kit import (
     cpu_recording,
     manifest,
 )
-from tocsin.pipeline.lab.backtest.series import means_of, series_of
-from tocsin.pipeline.recording.tables import Manifest, Recording, Text
+from tocsin.pipeline.lab.backtest.series import series_of
+from tocsin.pipeline.recording.tables import Manifest, Recording
 from tocsin.schemas.records import NS_PER_SECOND
 
 CPU = ("cpu_util_ratio",)
@@ -69,38 +69,3 @@ def test_what_lies_outside_the_recording_does_not_count() -> None:
 
 def test_a_recording_of_no_length_has_no_series() -> None:
     assert series_of(replace(cpu_recording(3, 300), manifest=manifest(0)), CPU) is None
-
-
-def test_means_are_those_of_slices_of_five_seconds() -> None:
-    job = cpu_recording(3, 300)
-    series, means = series_of(job, CPU), means_of(job, CPU)
-
-    assert series is not None
-    assert means is not None
-    assert (means.hosts, means.start_ns, means.tick_ns) == (series.hosts, series.start_ns, 5 * series.tick_ns)
-    wanted = series.values.reshape(*series.values.shape[:2], -1, 5).mean(axis=3)
-    assert means.values == pytest.approx(wanted, rel=1e-5)
-
-
-def test_a_machine_without_samples_in_a_slice_has_no_mean_there() -> None:
-    job = cpu_recording(3, 300)
-    columns = job.tables["host_metrics"]
-    silent = np.asarray(columns["ts_ns"]) >= job.manifest.start_ns + 100 * NS_PER_SECOND
-    hosts = columns["host"]
-    assert isinstance(hosts, Text)
-    kept = np.flatnonzero(~(silent & (hosts.codes == 0)))
-    table = {
-        name: column.take(kept) if isinstance(column, Text) else np.asarray(column)[kept]
-        for name, column in columns.items()
-    }
-    means = means_of(replace(job, tables={**job.tables, "host_metrics": table}), CPU)
-
-    assert means is not None
-    row = means.hosts.index(hosts.words[0])
-    assert np.isfinite(means.values[row, 0, :19]).all()
-    assert np.isnan(means.values[row, 0, 21:]).all()
-    assert np.isfinite(np.delete(means.values, row, axis=0)).all()
-
-
-def test_without_samples_there_are_no_means() -> None:
-    assert means_of(replace(cpu_recording(3, 300), manifest=manifest(0)), CPU) is None
