@@ -42,7 +42,8 @@ ALTER TABLE tocsin.ettr
     ADD COLUMN IF NOT EXISTS gpus UInt32 CODEC(T64, ZSTD(1)) COMMENT 'ranks of the attempt, 0 = not told' AFTER last_step;
 
 -- What starts took of a cluster's GPU time, by day (UTC): the share that Bootseer measures. Times over midnight count on
--- both days. Attempts that told no number of GPUs count in neither.
+-- both days. Attempts that told no number of GPUs count in neither. Starts are told sooner than an attempt's times: an
+-- attempt lasted at least until its training began.
 CREATE OR REPLACE VIEW tocsin.startup_by_day AS
 SELECT
     cluster,
@@ -69,10 +70,16 @@ FROM
         WHERE stage = '' AND start_up_seconds > 0
         UNION ALL
         SELECT
-            cluster, false AS is_start, gpus, toUnixTimestamp64Nano(e.began) AS since_ns,
-            toUnixTimestamp64Nano(e.until) AS until_ns
-        FROM tocsin.ettr AS e FINAL
-        WHERE gpus > 0
+            e.cluster AS cluster, false AS is_start, e.gpus AS gpus, toUnixTimestamp64Nano(e.began) AS since_ns,
+            greatest(toUnixTimestamp64Nano(e.until), t.trained_ns) AS until_ns
+        FROM (SELECT cluster, job_id, attempt, gpus, began, until FROM tocsin.ettr FINAL WHERE gpus > 0) AS e
+        LEFT JOIN
+        (
+            SELECT cluster, job_id, attempt, max(toUnixTimestamp64Nano(trained)) AS trained_ns
+            FROM tocsin.startup FINAL
+            WHERE stage = '' AND start_up_seconds > 0
+            GROUP BY cluster, job_id, attempt
+        ) AS t ON e.cluster = t.cluster AND e.job_id = t.job_id AND e.attempt = t.attempt
     )
 )
 GROUP BY cluster, day;

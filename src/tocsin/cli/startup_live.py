@@ -229,8 +229,9 @@ def _total(starts: Sequence[Mapping[str, Any]], accounts: Sequence[Row]) -> list
     if total <= 0:
         return []
     allocated = sum(one["wall_seconds"] * int(one["gpus"]) for one in accounts)
-    share = f", {100 * total / allocated:.2f} % of the {allocated / 3600:.2f} that the job has had" if allocated else ""
-    lines = [f"all starts: {total / 3600:.2f} GPU-hours{share}"]
+    lines = [f"all starts: {total / 3600:.2f} GPU-hours"]
+    if allocated >= total:  # the job's own times come later than its starts
+        lines[0] += f", {100 * total / allocated:.2f} % of the {allocated / 3600:.2f} that the job has had"
     lines += [
         f"  {seconds / 3600:>10.2f}  {100 * seconds / total:>5.1f} %  {plain(name)}"
         for name, seconds in sorted(causes.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -90,3 +90,13 @@ def test_the_rows_told_last_stay_and_a_start_over_midnight_counts_on_both_days(t
     assert [one["start_up_gpu_hours"] * 3600 for one in days.values()] == pytest.approx([60 * 16, 60 * 16])
     assert days["2023-11-14"]["start_up_ratio"] == pytest.approx(1.0)
     assert days["2023-11-15"]["start_up_ratio"] == pytest.approx(60 / 43_200)
+
+
+def test_an_attempt_whose_times_were_told_before_its_training_began_lasted_until_then(tmp_path: Path) -> None:
+    with opened_store("chdb", tmp_path) as store:
+        store.write_attempt_starts([STARTED])
+        until_ns = BEGAN_NS + NS
+        store.write_attempt_times([AttemptTime(JOB, BEGAN_NS, until_ns, until_ns, True, {}, gpu_count=16)])
+        days = ask(store, DAYS_QUERY)
+
+    assert [one["start_up_ratio"] for one in days] == pytest.approx([1.0, 1.0])
