@@ -152,7 +152,7 @@ class AttemptAccount:
         is_late = event.name == events.STAGE and ts_ns <= self._steps.newest_end_ns
         if not is_late:  # else it is the first step of a process that is slower than most
             self._starting_ns = min(self._starting_ns or ts_ns, ts_ns)
-            self.starts.begin(self._starting_ns, event.job)
+            self.starts.begin(max(self._starting_ns, self.timeline.begin_ns), event.job)
         self.end_waiting(ts_ns)
         process = self._process(event.rank) if event.rank >= 0 else None
         if process is not None and process.ended_ns <= event.ts_ns:

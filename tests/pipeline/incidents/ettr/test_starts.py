@@ -121,6 +121,17 @@ def test_an_end_that_tells_its_length_begins_the_start() -> None:
     assert line.told[-1].stages[0].median_seconds == 25.0
 
 
+def test_a_stage_that_began_before_the_first_word_of_the_attempt_is_one_start_from_then_on() -> None:
+    line = Started()
+    line.hear(20, event(19.5, "a", 0, events.STAGE, stage="env_setup", edge="end", seconds=10.0))
+    line.hear(31)
+    line.step(60, 0, 20.0)
+
+    assert len(line.told) > 1
+    assert len({one.began_ns for one in line.told}) == 1
+    assert line.told[-1].train_ns == at(39.5)
+
+
 def test_a_start_that_never_trains_is_in_no_ledger_and_never_mixes_with_the_next_attempt() -> None:
     """Statement B6."""
     line, later = Started(), replace(JOB, attempt=1)
