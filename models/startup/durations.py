@@ -129,10 +129,6 @@ class StageBook:
         self._tables: dict[tuple[int, str, str], StageTable] = {}
         """The same of whole stages."""
 
-    def __len__(self) -> int:
-        """Return the number of processes in stages: one process counts once for each of its stages."""
-        return sum(len(members) for nodes in self._ends.values() for members in nodes.values())
-
     def take(self, mark: StageMark) -> None:
         """Take a mark; the same one twice changes nothing."""
         key = mark.attempt, mark.start_kind, mark.stage

@@ -166,7 +166,7 @@ class JobPipeline:
 
     @property
     def _judges(self) -> bool:
-        """Whether verdicts are produced: not for idle hosts, nor after a later attempt has replaced this one."""
+        """Whether this attempt gets verdicts: idle hosts get none, nor does an attempt that a later one replaced."""
         return not self._superseded and self.job.job_id != IDLE_JOB_ID
 
     def on_bundle(self, bundle: SliceBundle) -> BundleResult:

@@ -273,7 +273,10 @@ def _play(config: LiveConfig, faults: list[Fault], moments: list[float], engine:
 
 
 def undisturbed(folder: Path, last_ns: int, learned: Learned) -> tuple[list[Verdict], dict[str, Any]]:
-    """What an engine says that heard each record when it was made, and was never killed; its learned detectors."""
+    """Return what an engine that was never killed says of the same records, and the states of its learned detectors.
+
+    It hears each record when it was made.
+    """
     records = sorted(one for host in HOSTS for one in kept(folder / host / "records"))
     engine, at = EmbeddedEngine(learned.of(EngineConfig(history=None))), 0
     verdicts: list[Verdict] = []
@@ -287,12 +290,12 @@ def undisturbed(folder: Path, last_ns: int, learned: Learned) -> tuple[list[Verd
 
 
 def learned_states(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Job -> what the learned detectors of the engine say of themselves: whom they name, why they judged nothing."""
+    """Return job -> states of its learned detectors: whom they name, and why they judged nothing."""
     return {job["job_id"]: job["learned"] for job in status["jobs"]}
 
 
 def learned_difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """What the learned detectors of a job say otherwise than they must, a text for each job that both know."""
+    """Return a text for each job, known to both, whose learned detectors are in another state than they must be."""
     return [
         f"{job}: learned detectors: {found[job]}, must be {wanted[job]}"
         for job in sorted(wanted.keys() & found.keys())

@@ -33,7 +33,7 @@ def drawn(steps: int, count: int, replicas: int, deviation: float, *, together: 
 
 
 def causes_of(lengths: FloatArray, stages: int, *, known: bool = True) -> tuple[StepCauses, float]:
-    """What the step records of a pipeline show, and which share of the time its uneven lengths truly cost."""
+    """Return the causes that a pipeline's step records show, and the share of its time that uneven lengths cost."""
     work = work_of(lengths, stages)
     seconds = play(work).step_seconds
     even = play(work_of(np.full_like(lengths, lengths.mean()), stages)).step_seconds

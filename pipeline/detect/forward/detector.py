@@ -94,12 +94,12 @@ class ForwardDetector:
             self._judge(steps, judged_count)
         self._judged_count = judged_count
         now = self._now
-        if now is not None and data.end_ns - now.last_ns > self._config.grace_ns + self._step_ns(steps):
+        if now is not None and data.end_ns - now.last_ns > self._config.grace_ns + self._three_steps_ns(steps):
             self._now = now = None
         return [] if now is None else [self._anomaly(data, now)]
 
     @staticmethod
-    def _step_ns(steps: Sequence[StepRows]) -> int:
+    def _three_steps_ns(steps: Sequence[StepRows]) -> int:
         """Return three times the length of the newest step."""
         return int(3 * NS_PER_SECOND * float(np.nanmax(steps[-1].values[:, 0]))) if steps else 0
 

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from tocsin.cli.database import database, database_of
 from tocsin.cli.engine_reader import reader_of
+from tocsin.cli.startup_text import BAR_CHARACTERS, aligned
 from tocsin.pipeline.stores.ettr_queries import ettr_query
 from tocsin.pipeline.stores.startup_queries import DAYS_QUERY, startup_query
 from tocsin.schemas.printable import counted, json_text, plain
 from tocsin.schemas.records import NS_PER_SECOND
 
 Row = Mapping[str, Any]
-BAR_CHARACTERS: Final = 60
-"""Width of the waterfall."""
 _HEAD: Final = (
     *("stage", "begins", "job", "median", "slowest host", "hosts", "open", "lost", "cache", "GPU-h", "waiting", "last"),
 )
@@ -68,7 +67,7 @@ def print_days(args: argparse.Namespace) -> int:
         )
         for row in rows
     ]
-    print("\n".join(_aligned([head, *cells], (0, 1))))
+    print("\n".join(aligned([head, *cells], (0, 1))))
     return 0
 
 
@@ -172,7 +171,7 @@ def _lines(start: Mapping[str, Any]) -> Iterator[str]:
         yield "no stage was told: docs/startup.md says who tells them"
         return
     yield ""
-    yield from _aligned([_HEAD, *map(_cells, start["stages"])], _LEFT)
+    yield from aligned([_HEAD, *map(_cells, start["stages"])], _LEFT)
     if start["state"] == "trained" and start["untold_gpu_seconds"] > 0:
         yield f"in no stage: {start['untold_gpu_seconds'] / 3600:.2f} GPU-h"
     yield ""
@@ -238,17 +237,6 @@ def _total(starts: Sequence[Mapping[str, Any]], accounts: Sequence[Row]) -> list
         if seconds > 0
     ]
     return ["\n".join(lines)]
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a table; the columns ``left`` stand to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            cell.ljust(width) if at in left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
 
 
 def _time(seconds: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from tocsin.cli.startup_starts import Start
@@ -112,14 +112,18 @@ def _table(start: Start) -> list[str]:
     """Return the table of stages."""
     head = ("stage", "begins", "job", "median", "max/median", "nodes", "open", "lost", "waiting", "last")
     rows = [head, *(_row(start, table) for table in start.tables)]
+    return list(aligned(rows, (0, len(head) - 1)))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a table; the columns ``left`` stand to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterable[str]:
-    """Yield the cells of a row: the first and the last to the left, the others to the right."""
-    for at, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        yield cell.ljust(width) if at in (0, len(row) - 1) else cell.rjust(width)
+    for row in rows:
+        cells = (
+            cell.ljust(width) if at in left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip()
 
 
 def _row(start: Start, table: StageTable) -> tuple[str, ...]:
