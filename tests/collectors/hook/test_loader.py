@@ -138,7 +138,7 @@ from tests.collectors.hook.test_loader import ROWS, Stream
 from tocsin.collectors import hook
 
 hook.init("job", 3, "east", agent_socket=sys.argv[1])
-loader = hook.attach(loader=torch.utils.data.DataLoader(Stream(), ROWS, num_workers=2))
+loader = hook.attach(loader=torch.utils.data.DataLoader(Stream(), ROWS, num_workers=2, collate_fn=len))
 batches = iter(loader)
 next(batches)
 try:
@@ -150,7 +150,11 @@ except RuntimeError as error:
 next(iter(loader))
 sys.stdin.read()
 """
-"""torch raises in its handler of SIGCHLD, wherever the main thread is: so this is a process of its own."""
+"""torch raises in its handler of SIGCHLD, wherever the main thread is: so this is a process of its own.
+
+A batch is a plain number. A tensor's memory would be fetched from the worker itself, and fetching it
+from one that was just killed is an ``OSError`` before the signal arrives.
+"""
 
 
 def test_a_killed_worker_is_an_error_of_torch_and_the_next_pass_is_a_new_start(tmp_path: Path) -> None:
