@@ -3,6 +3,9 @@
 The time of a collective on one rank is waiting plus moving data. The time after the last member
 has entered it is the *transfer* (What-if, OSDI'25, section 3: own end minus the largest start of all peers).
 A rank whose traffic is slow lengthens the transfers of **all** groups that it belongs to, and of no other.
+
+A group that crosses more minipods is slower with no broken part (Arnold, section 3), so groups are compared only with
+equals: of the same kind, and spread over as many minipods.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ class GroupSpeed:
         kind: kind of group, e.g. data or tensor parallel.
         now_seconds: median of recent transfers.
         before_seconds: median of the group's earlier transfers.
+        pod_count: number of minipods that its ranks are known to lie in, 0 = of none is it known.
     """
 
     ranks: tuple[int, ...]
     kind: str
     now_seconds: float
     before_seconds: float
+    pod_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class SlowLink:
         rank: global rank.
         ratio: smallest slowdown over its groups, recent over earlier transfer time.
         now_seconds: smallest median of recent transfers over its groups.
-        peer_seconds: median recent transfer of the other groups of the same kinds.
+        peer_seconds: median recent transfer of the groups that they were compared with.
     """
 
     rank: int
@@ -106,7 +111,7 @@ def find_slow_link(groups: Sequence[GroupSpeed], min_ratio: float, min_excess_se
     for group in groups:
         for rank in group.ranks:
             by_rank.setdefault(rank, []).append(group)
-        if _is_slow(group, _peers(group, groups), min_ratio, min_excess_seconds):
+        if _is_slow(group, groups, min_ratio, min_excess_seconds):
             slow.append(group)
     if not slow:
         return None
@@ -117,24 +122,42 @@ def find_slow_link(groups: Sequence[GroupSpeed], min_ratio: float, min_excess_se
 
 
 def _peers(group: GroupSpeed, groups: Sequence[GroupSpeed]) -> list[GroupSpeed]:
+    """Return the groups that a group is compared with: of its kind, and in as many minipods.
+
+    Where there is none, they are those of its kind in more minipods: being slower than these is not for its placement.
+    """
+    others = _same_kind(group, groups)
+    equals = [other for other in others if other.pod_count == group.pod_count]
+    return equals or [other for other in others if other.pod_count > group.pod_count]
+
+
+def _same_kind(group: GroupSpeed, groups: Sequence[GroupSpeed]) -> list[GroupSpeed]:
     """Return the other groups of the same kind."""
     return [other for other in groups if other.kind == group.kind and other is not group]
 
 
-def _is_slow(group: GroupSpeed, peers: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> bool:
-    """Return whether a group's transfers are slow against its own past and its peers; False without peers."""
-    if not peers:
+def _is_slow(group: GroupSpeed, groups: Sequence[GroupSpeed], min_ratio: float, min_excess_seconds: float) -> bool:
+    """Return whether a group's transfers are slow against its own past and its peers; False if alone of its kind.
+
+    A group that is spread more than all others of its kind has no peers. How it has grown is compared with how these
+    have: then it became slower for its placement, or for one of its members.
+    """
+    others = _same_kind(group, groups)
+    if not others:
         return False
-    present = sorted(peer.now_seconds for peer in peers)
-    reference = max(group.before_seconds, present[len(present) // 2])
+    present = [peer.now_seconds for peer in _peers(group, groups)]
+    present = present or [group.before_seconds * _growth_ratio(other) for other in others]
+    reference = max(group.before_seconds, sorted(present)[len(present) // 2])
     return group.now_seconds >= min_ratio * reference and group.now_seconds - reference >= min_excess_seconds
 
 
-def _link(rank: int, by_rank: Mapping[int, Sequence[GroupSpeed]], groups: Sequence[GroupSpeed]) -> SlowLink:
-    """Build the slow link of a rank from the transfer times of its groups."""
+def _link(rank: int, by_rank: Mapping[int, Sequence[GroupSpeed]], groups: Sequence[GroupSpeed]) -> SlowLink | None:
+    """Build the slow link of a rank from the transfer times of its groups; None where none of them has peers."""
     own = by_rank[rank]
-    kinds = {group.kind for group in own}
-    others = sorted(g.now_seconds for g in groups if g.kind in kinds and rank not in g.ranks)
+    compared = {id(peer): peer for group in own for peer in _peers(group, groups)}
+    if not compared:
+        return None
+    others = sorted(peer.now_seconds for peer in compared.values() if rank not in peer.ranks)
     return SlowLink(
         rank,
         min(group.now_seconds / max(group.before_seconds, 1e-6) for group in own),

@@ -90,6 +90,11 @@ class Placement:
             self._switches = {place.host: (place.leaf, place.minipod) for place in places if place.leaf}
         return self._switches
 
+    def minipods_of(self, ranks: Iterable[int]) -> set[str]:
+        """Return the minipods that ranks lie in, as far as they are known."""
+        found = (self.places.get(rank) for rank in ranks)
+        return {place.minipod for place in found if place is not None and place.minipod}
+
     def rows(self) -> Mapping[str, list[list[Any]]]:
         """Return the places as rows for the state of the job (``rows_of_places``)."""
         if self._rows is None:

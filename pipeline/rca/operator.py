@@ -137,7 +137,7 @@ class Diagnose:
         trackers = self._trackers
         explained = trackers.loaders.explain(findings, evidence.now_ns)
         explained = explain_by_sources(self._graph, explained, evidence, trackers.loading)
-        return explain_by_groups(self._graph, explained, evidence.steps, trackers.network)
+        return explain_by_groups(explained, evidence.steps, trackers.network)
 
     def _add_standstill(
         self, findings: list[Finding], evidence: SliceEvidence, exit_reason: Reason | None

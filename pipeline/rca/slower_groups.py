@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.models.step_causes import COMMUNICATION
-from tocsin.models.transfers import GroupSpeed, SlowerGroups
-from tocsin.pipeline.job.graph import JobGraph
+from tocsin.models.transfers import SlowerGroups
 from tocsin.pipeline.rca.evidence.network import NetworkTracker
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
@@ -16,9 +15,7 @@ from tocsin.schemas.verdicts import Anomaly, Evidence
 PLACEMENT = "placement"
 
 
-def explain_by_groups(
-    graph: JobGraph, findings: Sequence[Finding], steps: Sequence[Anomaly], network: NetworkTracker
-) -> list[Finding]:
+def explain_by_groups(findings: Sequence[Finding], steps: Sequence[Anomaly], network: NetworkTracker) -> list[Finding]:
     """Return the findings; a slowdown that names nobody and has no reason with the one that its transfers show.
 
     Once all members have come, transfers depend on links only. Where those of all groups that cross minipods have
@@ -26,7 +23,6 @@ def explain_by_groups(
     groups have become slower, the network is.
 
     Args:
-        graph: the job, for the minipods of its ranks.
         findings: what was found so far.
         steps: anomalies of the job's steps.
         network: the groups' transfer times.
@@ -36,7 +32,7 @@ def explain_by_groups(
     job = [one for one in steps if one.metric == "step_seconds" and network.slows(one)]
     if not job or any(one.metric == "own_seconds" for one in steps):
         return list(findings)
-    across = network.slower(lambda group: len(_minipods(graph, group)) > 1)
+    across = network.slower(lambda group: group.pod_count > 1)
     if across is not None and across.other_count:
         text = (
             f"transfers of groups across minipods ({across.count}) take {across.ratio:.1f} times as long as before or "
@@ -63,9 +59,3 @@ def _explained(finding: Finding, cause: str, reason: Reason, slower: SlowerGroup
     first = finding.evidence[0]
     told = Evidence("transfers", "communication_seconds", slower.ratio, first.start_ns, first.end_ns, text)
     return replace(finding, cause=cause, reason=reason, evidence=(told, *finding.evidence))
-
-
-def _minipods(graph: JobGraph, group: GroupSpeed) -> set[str]:
-    """Return the minipods of a group's ranks, as far as they are known."""
-    places = [graph.placement.places.get(rank) for rank in group.ranks]
-    return {place.minipod for place in places if place is not None and place.minipod}

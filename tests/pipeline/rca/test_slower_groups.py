@@ -67,7 +67,7 @@ def explained(
                 for rank in ranks
             ]
             tracker.take(done)
-    [found] = explain_by_groups(graph, [SLOWER], steps or (slower_steps(),), tracker)
+    [found] = explain_by_groups([SLOWER], steps or (slower_steps(),), tracker)
     return found
 
 
@@ -111,4 +111,4 @@ def test_a_job_that_computes_longer_or_has_a_slow_rank_is_not_explained_by_trans
 def test_findings_that_have_a_reason_stay_as_they_are(other: Finding) -> None:
     graph = build_graph([RankPlace(0, "n0")])
     tracker = NetworkTracker(NetworkConfig(), graph)
-    assert explain_by_groups(graph, [other], [slower_steps()], tracker) == [other]
+    assert explain_by_groups([other], [slower_steps()], tracker) == [other]
