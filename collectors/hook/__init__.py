@@ -43,6 +43,7 @@ from tocsin.collectors.hook._attach import (
     attach_model,
     attach_optimizer,
 )
+from tocsin.collectors.hook._caches import checked
 from tocsin.collectors.hook._collectives import CollectiveTracker
 from tocsin.collectors.hook._identity import Identity
 from tocsin.collectors.hook._loss import ScalerPatch
@@ -54,7 +55,7 @@ from tocsin.collectors.hook._timer import PhaseContext
 from tocsin.collectors.hook._torch import module
 from tocsin.collectors.hook._work import work_of
 
-__all__ = ["Hook", "Identity", "attach", "close", "grad_norm", "init", "loss", "phase", "step"]
+__all__ = ["Hook", "Identity", "attach", "cache_hits", "close", "grad_norm", "init", "loss", "phase", "step"]
 
 OFF_WORDS = ("off", "0", "false", "no")
 TAIL_LETTERS = 4096
@@ -243,6 +244,23 @@ def phase(name: str) -> PhaseContext:
 def loss(value: Any) -> None:
     """Report the step's loss: a number or a CPU tensor. A GPU tensor is ignored, because reading it would block."""
     (_hook or _default_hook()).recorder.set_value("loss", value)
+
+
+def cache_hits(hits: float, lookups: float = 1) -> None:
+    """Tell before the first step what a cache had of what was looked up: ``hook.cache_hits(7, 8)``, or a share alone.
+
+    It counts for the stage of the start that began last and has not ended; outside of stages, and once the first step
+    has ended, it does nothing.
+
+    Args:
+        hits: lookups that the cache answered; numbers, bytes or files alike.
+        lookups: all of them.
+
+    Raises:
+        TypeError: one is no number.
+        ValueError: one is negative or not finite, or there are more hits than lookups.
+    """
+    MARKS.on_lookups(*checked(hits, lookups))
 
 
 def grad_norm(value: Any) -> None:

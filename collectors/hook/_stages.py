@@ -9,7 +9,8 @@ first_step            the first step begins                          it ends
 ====================  =============================================  =============================================
 
 In ``init_process_group`` a rank waits for all others, so that time is no stage's: a late rank would make all look late.
-The begin of env_setup is told by ``tocsin exec``; its end says how long this process has run. Standard library only.
+The begin of env_setup is told by ``tocsin exec``; its end says how long this process has run. An end says what share of
+lookups the caches answered, where that is known (``_caches``). Standard library only.
 """
 
 import os
@@ -23,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from tocsin.collectors.hook import _identity as _hook_identity
+from tocsin.collectors.hook._caches import CacheCount
 from tocsin.collectors.hook._identity import start_kind
 from tocsin.collectors.hook._places import agent_sockets
 from tocsin.collectors.hook._recorder import Recorder
@@ -40,13 +42,14 @@ _MOST_SECONDS = 1e7
 class StartMarks:
     """Tells the stages of one process's start, each edge once; nothing after the first step."""
 
-    __slots__ = ("_early", "_ours", "_pid", "_told", "is_over", "recorder")
+    __slots__ = ("_caches", "_early", "_ours", "_pid", "_told", "is_over", "recorder")
 
     def __init__(self) -> None:
         """Start with nothing told."""
         self.recorder: Recorder | None = None
         """The running hook's; before there is one, the identity of the environment speaks."""
         self.is_over = False
+        self._caches = CacheCount()
         self._early: Recorder | None = None
         self._ours: Callable[..., Any] | None = None
         self._pid = os.getpid()
@@ -55,6 +58,7 @@ class StartMarks:
     def adopt(self) -> None:
         """Take this process, which was forked after the hook was imported, as the one whose start is told."""
         self._pid = os.getpid()
+        self._caches.skip()
 
     def install(self) -> None:
         """Wrap ``init_process_group``, now or as soon as torch defines it."""
@@ -79,9 +83,18 @@ class StartMarks:
         if self.is_over or (stage, edge) in self._told or os.getpid() != self._pid:
             return
         self._told.add((stage, edge))
+        if edge == "begin":
+            self._caches.begin(stage)
+        elif (ratio := self._caches.end(stage)) is not None:
+            more["cache_hit_ratio"] = ratio
         speaker = self.recorder or self._speaker()
         if speaker is not None:
             speaker.send("stage", stage=stage, edge=edge, start_kind=start_kind(), **more)
+
+    def on_lookups(self, hits: float, lookups: float) -> None:
+        """Take how many lookups in its caches the program says, and how many of them were answered."""
+        if not self.is_over and os.getpid() == self._pid:
+            self._caches.add(hits, lookups)
 
     def on_model(self) -> None:
         """Take that the model is attached."""
