@@ -46,6 +46,11 @@ class Placement:
             self.places[place.rank] = place
         return has_moved
 
+    @property
+    def moved_ns(self) -> int:
+        """When a rank last moved to another host, 0 = none has."""
+        return max(self.changed_ns.values(), default=0)
+
     def _forget_derived(self) -> None:
         """Have all that is derived of the places computed again."""
         self._roles = self._neighbourhoods = self._switches = self._rows = self._part = None

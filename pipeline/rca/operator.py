@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.pipeline.core.operator import pack_state, unpack_state
-from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
+from tocsin.pipeline.detect.steps.anomalies import DETECTOR as STEPS
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.costs import with_costs
 from tocsin.pipeline.rca.diagnose_config import DiagnoseConfig

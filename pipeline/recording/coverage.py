@@ -22,7 +22,7 @@ from tocsin.pipeline.core.frame_blocks import (
 from tocsin.pipeline.core.slices import SliceBundle
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.config import PeersConfig
-from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
+from tocsin.pipeline.detect.steps.anomalies import DETECTOR as STEPS
 from tocsin.pipeline.recording.judged_range import has_no_length, judged_span_ns
 from tocsin.pipeline.recording.tables import TABLES, Recording
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine

@@ -24,8 +24,8 @@ from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
 from tocsin.pipeline.detect.peers.config import PeersConfig
 from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.metric_table import TableBook
+from tocsin.pipeline.detect.steps.anomalies import DETECTOR as STEPS
 from tocsin.pipeline.detect.steps.config import StepsConfig
-from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
 from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.decide_config import DecideConfig

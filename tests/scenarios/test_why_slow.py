@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tocsin.pipeline.detect.peers.anomalies import DETECTOR as PEERS
-from tocsin.pipeline.detect.steps.detector import DETECTOR as STEPS
+from tocsin.pipeline.detect.steps.anomalies import DETECTOR as STEPS
 from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsScenario, Scenario, between
 from tocsin.pipeline.runtime.embedded.engine import EngineConfig
 from tocsin.schemas.verdicts import FaultKind, VerdictState

@@ -126,7 +126,7 @@ class MfuDetector:
     def _begin_anew_where_changed(self) -> None:
         """Forget the past of another batch or model, of other machines, or of a run that was started again."""
         flops, graph = self._work.flops, self._graph
-        moved_ns = max(graph.placement.changed_ns.values(), default=0)
+        moved_ns = graph.placement.moved_ns
         is_other_work = abs(flops - self._past.flops) > self._config.new_work_ratio * self._past.flops
         if is_other_work or moved_ns != self._moved_ns or graph.max_step < self._max_step:
             self._past, self._speeds = _Past(flops), []

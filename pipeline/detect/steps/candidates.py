@@ -7,7 +7,7 @@ with healthy steps between them, are separate faults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -105,6 +105,11 @@ class Candidates:
         if known.is_reported:
             self.past.append((name, known.since_ns, known.last_ns))
         self.past = [entry for entry in self.past if newest_ns - entry[2] <= self.config.memory_ns]
+
+    def drop(self, names: Container[str]) -> None:
+        """Forget candidates, and their turns: other ranks run there now."""
+        self.now = {name: entry for name, entry in self.now.items() if name not in names}
+        self.past = [turn for turn in self.past if turn[0] not in names]
 
     def before(self, name: str, step_ns: int = 0) -> list[str]:
         """Return other components whose turns of slowness led to this candidate: evidence of rotation.

@@ -13,7 +13,6 @@ import numpy as np
 
 from tocsin.models.documents import Model, version_of, with_numbers
 from tocsin.models.job_change import JobChange
-from tocsin.models.robust import median, spread
 from tocsin.models.steps import (
     SlowConfig,
     SlowPart,
@@ -27,6 +26,7 @@ from tocsin.models.steps import (
 from tocsin.pipeline.core.arrays import map_from, map_state
 from tocsin.pipeline.core.operator import UNCHANGED, pack_state, unpack_state
 from tocsin.pipeline.detect.abstaining import Abstaining
+from tocsin.pipeline.detect.steps.anomalies import anomaly_of
 from tocsin.pipeline.detect.steps.baseline import BLOCK_COUNT, ExcessPast
 from tocsin.pipeline.detect.steps.candidates import JOB, MORE, Candidate, Candidates
 from tocsin.pipeline.detect.steps.config import StepsConfig
@@ -34,13 +34,11 @@ from tocsin.pipeline.detect.steps.costs import costs_ratio
 from tocsin.pipeline.detect.steps.history import StepHistory
 from tocsin.pipeline.detect.steps.pending import PendingSteps
 from tocsin.pipeline.detect.steps.rows import StepRows, table_of, window_from, window_parts
-from tocsin.pipeline.detect.steps.slower_hosts import harmed_hosts
+from tocsin.pipeline.detect.steps.slower_hosts import harmed_hosts, self_time_excess_seconds, stages_unknown
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, GroupKind, Slice, StepBatch
-from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, WitnessKind
-
-DETECTOR = "steps"
+from tocsin.schemas.records import NS_PER_SECOND, Slice, StepBatch
+from tocsin.schemas.verdicts import Anomaly, WitnessKind
 
 
 class StepDetector(Abstaining):
@@ -64,7 +62,7 @@ class StepDetector(Abstaining):
         self.judged_count = 0
         """Number of steps judged so far."""
         self._early: dict[int, float] = {}
-        """Rank -> excess over its peers' own time in the job's first judged steps, seconds."""
+        """Rank -> excess over its peers' own time in first steps, of the job or where ranks moved to, seconds."""
         self._past = ExcessPast()
         self._candidates = Candidates(config.rotation)
         self._is_compared = True
@@ -98,22 +96,7 @@ class StepDetector(Abstaining):
         The result is None where it was not measured. That includes a host without an excess of which only some ranks
         send steps: another rank may have one.
         """
-        if not self.window:
-            return None
-        ranks, table = table_of(self.window[-self._config.short_count :])
-        own = table[0] - table[1]
-        roles = np.array([self._graph.placement.stage_of(rank) for rank in ranks])
-        mine = np.array([self._graph.host_of(rank) == host for rank in ranks])
-        found = []
-        for role in np.unique(roles[mine]):
-            peers = roles == role
-            excesses = median(own[:, peers] - median(own[:, peers], 1)[:, None], 0)
-            noise = 3 * float(spread(excesses[~mine[peers]][None, :], 1)[0]) if (~mine[peers]).any() else np.nan
-            found.append(float(np.max(excesses[mine[peers]])) - noise)
-        excess = max((value for value in found if np.isfinite(value)), default=None)
-        if excess is None or (excess <= 0.0 and not set(self._graph.ranks_of_host(host)) <= set(ranks)):
-            return None
-        return max(0.0, excess)
+        return self_time_excess_seconds(self.window[-self._config.short_count :], host, self._graph)
 
     def costs_ratio(self, suspects: Collection[int], onset_ns: int) -> float | None:
         """Return the share of the newest steps since an onset that some ranks cost the job; None: not measured."""
@@ -160,6 +143,7 @@ class StepDetector(Abstaining):
 
     def on_slice(self, data: Slice) -> Sequence[Anomaly]:
         """Take the steps of one second and return the anomalies at its end."""
+        self._begin_anew_where_moved()
         for record in data.records:
             if isinstance(record, StepBatch):
                 self._pending.take(record.rows, data.end_ns, self._config)
@@ -171,6 +155,17 @@ class StepDetector(Abstaining):
         self._judge_job()
         return self._emit(data)
 
+    def _begin_anew_where_moved(self) -> None:
+        """Forget what ranks did before some moved to other hosts; the job's past stays (``_change``)."""
+        moved_ns = self._graph.placement.moved_ns
+        if not self.window or self.window[0].end_ns > moved_ns:
+            return
+        self._pending.begin_anew(moved_ns)
+        self.window = [step for step in self.window if step.end_ns > moved_ns]
+        self._past = ExcessPast(taken_count=self.judged_count)
+        self._candidates.drop((JOB, MORE, *self._graph.placement.changed_ns))
+        self.history.baseline.release(moved_ns)
+
     def _take_ripe(self, now_ns: int) -> bool:
         """Move the steps that all active ranks have finished into the window; return whether there were any."""
         before_count = self.judged_count
@@ -179,8 +174,23 @@ class StepDetector(Abstaining):
             self.window.append(step_rows)
             self.judged_count += 1
             self.history.add(step_rows, self._config.history_count)
+            if len(self.window) == self._config.long_count:
+                self._learn_early()
         del self.window[: -self._config.long_count]
         return self.judged_count > before_count
+
+    def _learn_early(self) -> None:
+        """Learn each rank's excess in the first steps, of the job or where its ranks moved to.
+
+        How the job is split makes a rank slow wherever it runs: no more of its excess is that than it had anywhere.
+        """
+        before = self._early if self.judged_count > self._config.long_count else {}
+        self._early = {rank: min(value, before.get(rank, value)) for rank, value in self._excess_seconds().items()}
+
+    def _excess_seconds(self) -> dict[int, float]:
+        """Return rank -> excess of its own time over its peers' in the window, seconds."""
+        window, ranks = self._arrays()
+        return dict(zip(ranks, map(float, median_excess(window)), strict=True))
 
     def _arrays(self) -> tuple[StepWindow, tuple[int, ...]]:
         """Return the window as arrays of shape (steps, ranks), and the ranks."""
@@ -191,9 +201,8 @@ class StepDetector(Abstaining):
     def _judge_ranks(self) -> None:
         """Compare the ranks of each role over the newest steps and follow which hosts look slow."""
         window, ranks = self._arrays()
-        if self.judged_count <= self._config.long_count:
-            excess = median_excess(window)
-            self._early = {rank: float(excess[index]) for index, rank in enumerate(ranks)}
+        if self.judged_count < self._config.long_count:
+            self._early = self._excess_seconds()
         lines = self._lines(ranks)
         self._is_compared = has_peers(window.roles, lines)
         if not self._is_compared:
@@ -289,7 +298,7 @@ class StepDetector(Abstaining):
     def _judge_job(self) -> None:
         """Follow whether the job's steps have become longer, and longer still while they are."""
         known = self._candidates.now.get(JOB)
-        change = self.history.change(self._config.short_count, self._job_line(JOB))
+        change = self._change()
         reported_ns = known.since_ns if known is not None and known.is_reported else 0
         accepted_seconds = (
             self.history.accepted_seconds(reported_ns, change, self._config) if reported_ns and change else 0.0
@@ -300,6 +309,20 @@ class StepDetector(Abstaining):
         after_ns = 0 if MORE in self._candidates.now else reported_ns + self._config.rotation.overlap_ns
         further = self.history.further_change(self._config.short_count, self._job_line(MORE), after_ns)
         self._follow_job(MORE, further, 0.0)
+
+    def _change(self) -> JobChange | None:
+        """Return how the newest steps differ from the usual ones; what ranks compute is usual since they last moved.
+
+        A better placement may make kernels slower, as transfers take a part of the processors.
+        """
+        if len(self.window) < self._config.short_count:
+            return None
+        line, moved_ns = self._job_line(JOB), self._graph.placement.moved_ns
+        change = self.history.change(self._config.short_count, line)
+        if change is None or change.own_ratio < self._config.own_growth_ratio or self.history.oldest_ns > moved_ns:
+            return change
+        self.history.begin_anew(moved_ns)
+        return self.history.change(self._config.short_count, line)
 
     def _job_line(self, name: str) -> float:
         """Return the least growth of the job's steps for a candidate: less where it is reported already."""
@@ -327,26 +350,8 @@ class StepDetector(Abstaining):
                 self._abstain(reason)
                 continue
             candidate.is_reported = True
-            is_job = name in (JOB, MORE)
-            before = [] if is_job else self._candidates.before(name, self.median_step_ns)
-            if is_job or before:
-                component = Component(ComponentKind.JOB, data.job.job_id)
-            else:
-                component = Component(ComponentKind.HOST, name)
-            anomalies.append(
-                Anomaly(
-                    job=data.job,
-                    slice_end_ns=data.end_ns,
-                    component=component,
-                    metric="step_seconds" if is_job else "rotating_seconds" if before else "own_seconds",
-                    start_ns=candidate.since_ns,
-                    end_ns=candidate.last_ns,
-                    score=candidate.score,
-                    detector=DETECTOR,
-                    model_version=version_of(self._model),
-                    detail={**candidate.detail, "from_start": candidate.from_start, "before": before},
-                )
-            )
+            before = [] if name in (JOB, MORE) else self._candidates.before(name, self.median_step_ns)
+            anomalies.append(anomaly_of(data, name, candidate, before, version_of(self._model)))
         return anomalies
 
     def _too_early(self, candidate: Candidate) -> Reason | None:
@@ -356,14 +361,9 @@ class StepDetector(Abstaining):
         need = self._config.need_seconds(candidate.detail["strength_ratio"])
         if candidate.from_start:
             need = max(self._config.from_start_seconds, self._config.from_start_factor * need)
-            if self._stages_unknown(candidate.detail.get("ranks", ())):
+            if stages_unknown(self._graph, candidate.detail.get("ranks", ())):
                 return Reason.STAGES_UNKNOWN
         return Reason.NOT_CONTINUOUS if candidate.lasted_seconds < need else None
-
-    def _stages_unknown(self, ranks: Sequence[int]) -> bool:
-        """Return whether the job has pipeline stages and those of these ranks are unknown: a long stage looks slow."""
-        staged = any(group.kind is GroupKind.PP for group in self._graph.groups.values())
-        return staged and any(self._graph.placement.stage_of(rank) < 0 for rank in ranks)
 
     def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
         """Return the parts of the next snapshot that do not change any more, without those of the known names."""

@@ -69,6 +69,13 @@ class StepHistory:
         del self._ends_ns[:-most_count]
         self._forget()
 
+    def begin_anew(self, since_ns: int) -> None:
+        """Forget the steps that ended by a time, and what was usual by then."""
+        gone = bisect_right(self._ends_ns, since_ns)
+        del self._rows[:gone], self._ends_ns[:gone]
+        self.baseline = JobBaseline()
+        self._forget()
+
     def _forget(self) -> None:
         """Forget what was computed from the steps, because they have changed."""
         self._median_step_ns, self._arrays = None, None
@@ -88,6 +95,11 @@ class StepHistory:
             seconds = np.array([row[0] for row in self._rows], float)
             self._median_step_ns = int(median_of(seconds) * NS_PER_SECOND) if seconds.size else 0
         return self._median_step_ns
+
+    @property
+    def oldest_ns(self) -> int:
+        """End of the oldest known step, 0 = none."""
+        return self._ends_ns[0] if self._ends_ns else 0
 
     @property
     def newest_ns(self) -> int:

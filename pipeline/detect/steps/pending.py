@@ -67,6 +67,13 @@ class PendingSteps:
                 self._since_ns[row.step] = now_ns
             ranks[rank] = row
 
+    def begin_anew(self, since_ns: int) -> None:
+        """Forget the rows of steps that ended by a time."""
+        for step, rows in list(self._rows.items()):
+            self._rows[step] = {rank: row for rank, row in rows.items() if row.ts_ns > since_ns}
+            if not self._rows[step]:
+                del self._rows[step], self._since_ns[step]
+
     def newest_ns_of(self, rank: int) -> int:
         """Return the end of a rank's newest step, 0 = it finished none."""
         return self._newest_ns.get(rank, 0)

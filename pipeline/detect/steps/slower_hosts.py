@@ -1,19 +1,21 @@
-"""Hosts whose own step records show that the job is slower."""
+"""Hosts whose own step records show that they, or the job, are slower."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from tocsin.models.pace import Slowdown
-from tocsin.models.robust import nan_median
+from tocsin.models.robust import median, nan_median, spread
 from tocsin.pipeline.detect.steps.rows import (
     COLUMNS,
     FloatArray,
     StepRows,
     table_of,
 )
+from tocsin.pipeline.job.graph import JobGraph
+from tocsin.schemas.kinds import GroupKind
 from tocsin.schemas.verdicts import WitnessKind
 
 _NEWEST_COUNT = 5
@@ -50,6 +52,38 @@ def harmed_hosts(
         elif is_longer:
             found.setdefault(host_of(rank), WitnessKind.STEPS)
     return found
+
+
+def self_time_excess_seconds(steps: Sequence[StepRows], host: str, graph: JobGraph) -> float | None:
+    """Return how much longer than its peers a host's slowest rank computes, beyond noise; None: not measured.
+
+    Args:
+        steps: recent steps.
+        host: the host.
+        graph: the job.
+    """
+    if not steps:
+        return None
+    ranks, table = table_of(steps)
+    own = table[_DURATION] - table[_COMMUNICATION]
+    roles = np.array([graph.placement.stage_of(rank) for rank in ranks])
+    mine = np.array([graph.host_of(rank) == host for rank in ranks])
+    found = []
+    for role in np.unique(roles[mine]):
+        peers = roles == role
+        excesses = median(own[:, peers] - median(own[:, peers], 1)[:, None], 0)
+        noise = 3 * float(spread(excesses[~mine[peers]][None, :], 1)[0]) if (~mine[peers]).any() else np.nan
+        found.append(float(np.max(excesses[mine[peers]])) - noise)
+    excess = max((value for value in found if np.isfinite(value)), default=None)
+    if excess is None or (excess <= 0.0 and not set(graph.ranks_of_host(host)) <= set(ranks)):
+        return None
+    return max(0.0, excess)
+
+
+def stages_unknown(graph: JobGraph, ranks: Iterable[int]) -> bool:
+    """Return whether the job has pipeline stages and those of these ranks are unknown: a long stage looks slow."""
+    staged = any(group.kind is GroupKind.PP for group in graph.groups.values())
+    return staged and any(graph.placement.stage_of(rank) < 0 for rank in ranks)
 
 
 def _median(table: FloatArray) -> FloatArray:
