@@ -34,6 +34,8 @@ def encode_attempt_start(told: AttemptStart) -> bytes:
             "told_ns": told.told_ns,
             "hosts": told.host_count,
             "gpus": told.gpu_count,
+            "over_ns": told.over_ns,
+            "failed": told.is_failed,
             _STAGES: [
                 {
                     "start_kind": one.start_kind,
@@ -77,6 +79,8 @@ def decode_account(data: bytes) -> AttemptTime | AttemptStart:
         host_count=told.integer("hosts", 0, UINT32_MAX),
         gpu_count=told.integer("gpus", 0, UINT32_MAX),
         stages=tuple(map(_stage, told.objects(_STAGES))),
+        over_ns=told.integer("over_ns", 0) if told.has("over_ns") else 0,  # absent in older messages
+        is_failed=told.boolean("failed") if told.has("failed") else False,
     )
     if found.untold_gpu_ns < 0:
         raise FieldError(told.field(_STAGES), len(found.stages), f"at most {found.gpu_ns} GPU-ns together")

@@ -28,6 +28,8 @@ def _row(told: AttemptStart, stage: StartStage, own_gpu_ns: int) -> Row:
         "stage": stage.stage,
         "told": TimeNs(told.told_ns),
         "trained": TimeNs(told.train_ns),
+        "over": TimeNs(told.over_ns),
+        "is_failed": told.is_failed,
         "start_up_seconds": told.start_up_ns / NS_PER_SECOND,
         "hosts": told.host_count,
         "gpus": told.gpu_count,

@@ -28,8 +28,8 @@ class StartStage:
         slowest_end_ns: when it ended, 0 = it has not.
         last_host: the host that ended last, "" where fewer than two have.
         saved_gpu_ns: GPU time that the job would have saved without that host (Bootseer's blame), GPU-nanoseconds.
-        own_gpu_ns: GPU time of hosts in the stage, until training; 0 before training begins.
-        waiting_gpu_ns: GPU time of hosts that had ended it and waited for the last one; 0 before training begins.
+        own_gpu_ns: GPU time of hosts in the stage, until training or the end of the start; 0 while it goes on.
+        waiting_gpu_ns: GPU time of hosts that had ended it and waited for the last one; 0 while the start goes on.
         cache_hit_ratio: mean share of cache hits that the processes told, 0 to 1; None: none was told.
     """
 
@@ -63,6 +63,8 @@ class AttemptStart:
         host_count: hosts of the attempt.
         gpu_count: ranks of the attempt, each with a GPU.
         stages: its stages, in the order of their begins.
+        over_ns: where its attempt is over and never trained: until when its time counts as start-up, 0 = none does.
+        is_failed: whether it failed; else it is not known to have been on its way to a first step.
     """
 
     job: JobKey
@@ -72,15 +74,18 @@ class AttemptStart:
     host_count: int
     gpu_count: int
     stages: tuple[StartStage, ...] = ()
+    over_ns: int = 0
+    is_failed: bool = False
 
     @property
     def start_up_ns(self) -> int:
-        """How long it took until training; 0 while it has not trained, as in the attempt's account of time."""
-        return max(0, self.train_ns - self.began_ns) if self.train_ns else 0
+        """How long it took until training, or its failure; 0 while it goes on, as in the attempt's account of time."""
+        until_ns = self.train_ns or self.over_ns
+        return max(0, until_ns - self.began_ns) if until_ns else 0
 
     @property
     def gpu_ns(self) -> int:
-        """GPU time from the begin to training, in GPU-nanoseconds."""
+        """GPU time from the begin to training, or until it failed, in GPU-nanoseconds."""
         return self.start_up_ns * self.gpu_count
 
     @property

@@ -7,6 +7,7 @@ from typing import Final
 _STARTS: Final = (
     "SELECT cluster, job_id AS job, attempt, start_kind, stage, toUnixTimestamp64Nano(s.began) AS began_ns,"
     " toUnixTimestamp64Nano(s.told) AS told_ns, toUnixTimestamp64Nano(s.trained) AS trained_ns,"
+    " toUnixTimestamp64Nano(s.over) AS over_ns, is_failed,"
     " toUnixTimestamp64Nano(s.stage_began) AS stage_began_ns, toUnixTimestamp64Nano(s.stage_ended) AS stage_ended_ns,"
     " toUnixTimestamp64Nano(s.slowest_began) AS slowest_began_ns,"
     " toUnixTimestamp64Nano(s.slowest_ended) AS slowest_ended_ns, start_up_seconds, hosts, gpus, stage_hosts,"

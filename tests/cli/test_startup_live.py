@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +89,31 @@ def test_a_waterfall_for_each_start_gpu_hours_by_cause_and_days(
     days = run(capsys, "--days", "--data", tmp_path)[1].splitlines()
     assert days[0].split() == ["DAY", "CLUSTER", "STARTS", "START-UP", "GPU-H", "ALLOCATED", "GPU-H", "SHARE"]
     assert days[2].split() == ["2023-11-14", "c", "1", "0.27", "0.27", "100.00", "%"]
+
+
+def test_a_start_that_failed_is_marked_and_counted_and_of_a_silent_job_only_what_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = replace(STARTED, train_ns=0, over_ns=STARTED.train_ns, is_failed=True)
+    open_stage = replace(MODEL, begin_ns=BEGAN_NS + 100 * NS, slowest_begin_ns=BEGAN_NS + 100 * NS)
+    untold = replace(STARTED, job=replace(JOB, job_id="untold"), train_ns=0, over_ns=BEGAN_NS + 90 * NS, stages=())
+    account = AttemptTime(untold.job, BEGAN_NS, MIDNIGHT_NS, MIDNIGHT_NS, is_over=True, gpu_count=16)
+    with closing(ChdbStore(database_folder(tmp_path))) as store:
+        store.migrate()
+        store.write_attempt_starts([replace(failed, told_ns=BEGAN_NS + 400 * NS, stages=(ENV, open_stage)), untold])
+        store.write_attempt_times([account])
+
+    lines = run(capsys, "it's", "--data", tmp_path)[1].splitlines()
+    assert lines[0] == "attempt 0  2 hosts, 16 GPUs  failed after 120 s, 0.53 GPU-hours"
+    assert lines[4].split()[:8] == ["model_init", "100", "s", "20.0", "s", "-", "n1", "20.0"]
+    assert "all starts: 0.53 GPU-hours" in lines
+    assert [line.split(maxsplit=3)[-1] for line in lines[-3:]] == [
+        *("env_setup (failed)", "in no stage (failed)", "waiting for the last host in env_setup (failed)"),
+    ]
+    lines = run(capsys, "untold", "--data", tmp_path)[1].splitlines()
+    assert lines[0].endswith(
+        "never told a step; last heard of after 121 s; 90.0 s in stages that ended, 0.40 GPU-hours"
+    )
 
 
 def test_what_cannot_be_read_is_named_by_its_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

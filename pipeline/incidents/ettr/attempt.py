@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median_low
 from typing import Any, Final
@@ -15,7 +15,7 @@ from tocsin.pipeline.incidents.ettr.timeline import AttemptTimeline, Claim
 from tocsin.pipeline.job.facts import ended_before_ns
 from tocsin.pipeline.stores.attempt_times import TimePart
 from tocsin.schemas import events
-from tocsin.schemas.records import NS_PER_SECOND, Event, StepBatch, StepRecord, Topology
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, StepBatch, StepRecord, Topology
 from tocsin.schemas.startup import Edge
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 from tocsin.schemas.wire.event_payloads import number
@@ -112,7 +112,7 @@ class AttemptAccount:
         for place in topology.places:
             self._process(place.rank)
 
-    def take_steps(self, batches: Iterable[StepBatch], made_before: int) -> int:
+    def take_steps(self, batches: Sequence[StepBatch], made_before: int) -> int:
         """Take the steps of all hosts in one slice; return the newest step number that the job ever made.
 
         Args:
@@ -126,18 +126,18 @@ class AttemptAccount:
                 process.ended_ns = 0  # it makes steps again
         ended_ns = self._steps.newest_end_ns
         for made in self._steps.take(rows):
-            self._take_made(made, ended_ns, is_new=made.step > made_before)
+            self._take_made(batches[0].job, made, ended_ns, is_new=made.step > made_before)
             ended_ns = made.end_ns
             made_before = max(made_before, made.step)
         return made_before
 
-    def _take_made(self, made: MadeStep, ended_ns: int, *, is_new: bool) -> None:
+    def _take_made(self, job: JobKey, made: MadeStep, ended_ns: int, *, is_new: bool) -> None:
         """Count one step of the job, and end the start-up before it; ``ended_ns``: end of the step before."""
         self._end_stalls(made)
         if self._starting_ns and self._starting_ns < made.end_ns:
             began_ns = max(self._starting_ns, self.timeline.settled_ns, ended_ns)
             self.timeline.claim(TimePart.START_UP, began_ns, made.begin_ns)
-            self.starts.train(began_ns, made.begin_ns)
+            self.starts.train(job, began_ns, made.begin_ns)
             self._starting_ns = 0
         part = TimePart.PRODUCTIVE if is_new else TimePart.RECOMPUTED
         self.timeline.add_step(part, max(made.begin_ns, ended_ns), made.end_ns)
@@ -152,11 +152,27 @@ class AttemptAccount:
         is_late = event.name == events.STAGE and ts_ns <= self._steps.newest_end_ns
         if not is_late:  # else it is the first step of a process that is slower than most
             self._starting_ns = min(self._starting_ns or ts_ns, ts_ns)
-            self.starts.begin(max(self._starting_ns, self.timeline.begin_ns), event.job)
+            self.starts.begin(max(self._starting_ns, self.timeline.settled_ns, self._steps.newest_end_ns), event.job)
         self.end_waiting(ts_ns)
         process = self._process(event.rank) if event.rank >= 0 else None
         if process is not None and process.ended_ns <= event.ts_ns:
             process.ended_ns = process.stopped_ns = 0
+
+    def end_start(self, until_ns: int, *, is_over: bool, tells_steps: bool) -> None:
+        """Note whether a start that has not trained is over: its processes ended, or the attempt did.
+
+        Args:
+            until_ns: end of the attempt, or the present.
+            is_over: whether the attempt is over.
+            tells_steps: whether any attempt of the job told a step.
+        """
+        if not self._starting_ns:
+            return
+        if is_over or self.left_ns:
+            failed_ns = 0 if self.is_ended_in_order else self.left_ns or self.last_sign_ns
+            self.starts.end(until_ns, failed_ns, tells_steps=tells_steps)
+        else:
+            self.starts.end(0, 0, tells_steps=tells_steps)
 
     def end_waiting(self, ts_ns: int) -> None:
         """Note that a process starts: the time without processes before it was spent on scheduling."""
@@ -283,11 +299,11 @@ class AttemptAccount:
             fault.confirmed_ns = min(fault.confirmed_ns or told_ns, told_ns)
         fault.is_cancelled = verdict.state is VerdictState.CANCELLED or verdict.fault not in _STANDSTILLS
 
-    def _fault_claims(self) -> list[Claim]:
-        """Return the detection and the diagnosis of each verdict that was not taken back.
+    def _open_claims(self) -> list[Claim]:
+        """Return what may still change: faults that were not taken back, broken off steps, a start that never trained.
 
-        That the job stands is found once: what another verdict told since the onset, such as one that a person closed,
-        ends the detection.
+        A verdict has a detection and a diagnosis. That the job stands is found once: what another verdict told since
+        the onset, such as one that a person closed, ends the detection.
         """
         standing = [one for one in self._faults.values() if not one.is_cancelled]
         openings = sorted(one.opened_ns for one in standing)
@@ -296,11 +312,11 @@ class AttemptAccount:
             for one in standing
         ]
         found += [(TimePart.DIAGNOSIS, one.opened_ns, one.confirmed_ns) for one in standing if one.confirmed_ns]
-        return found + self._broken_off()
+        return found + self._broken_off() + self.starts.claims
 
     def bound(self) -> None:
         """Keep the memory bounded."""
-        self.timeline.bound(self._fault_claims())
+        self.timeline.bound(self._open_claims())
         settled_ns = self.timeline.settled_ns
         self._faults = {
             name: one for name, one in self._faults.items() if not one.confirmed_ns or one.confirmed_ns > settled_ns
@@ -308,7 +324,7 @@ class AttemptAccount:
 
     def parts(self, until_ns: int) -> Mapping[TimePart, int]:
         """Return part -> nanoseconds from the begin to a time; they sum to at most the wall time."""
-        return self.timeline.parts(until_ns, self._fault_claims())
+        return self.timeline.parts(until_ns, self._open_claims())
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""

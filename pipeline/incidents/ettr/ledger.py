@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -167,11 +167,12 @@ class EttrLedger:
             now_ns: the present.
         """
         found = []
-        for (cluster, job_id), job in self._jobs.items():
+        for key, job in self._jobs.items():
+            self._end_starts(job, now_ns)
             newest = max(job.attempts, default=0)
             for number, account in job.attempts.items():
                 is_heard = now_ns - account.last_sign_ns < _HEARD_NS and number == newest and not account.left_ns
-                found += account.starts.due(JobKey(cluster, job_id, number), now_ns, is_heard=is_heard)
+                found += account.starts.due(JobKey(*key, number), now_ns, is_heard=is_heard)
         return found
 
     def accounts(self, now_ns: int) -> list[AttemptTime]:
@@ -212,30 +213,31 @@ class EttrLedger:
 
     def _accounts(self, key: tuple[str, str], job: _Job, now_ns: int) -> list[AttemptTime]:
         """Return the accounts of one job's attempts."""
+        self._end_starts(job, now_ns)
+        found = []
+        for number, account, until_ns, is_over in self._ends(job, now_ns):
+            numbers = (account.steps_count, account.recomputed_steps_count, account.last_step, account.starts.gpu_count)
+            own = account.begin_ns, until_ns, now_ns, is_over, account.parts(until_ns)
+            found.append(AttemptTime(JobKey(*key, number), *own, *numbers))
+        return found
+
+    def _end_starts(self, job: _Job, now_ns: int) -> None:
+        """Note which starts are over though they have not trained."""
+        for _, account, until_ns, is_over in self._ends(job, now_ns):
+            account.end_start(until_ns, is_over=is_over, tells_steps=job.made_step >= 0)
+
+    def _ends(self, job: _Job, now_ns: int) -> Iterator[tuple[int, AttemptAccount, int, bool]]:
+        """Yield number, account, end (of one that goes on: the present), and whether it is over, of each attempt."""
         numbers = sorted(job.attempts)
         begins = [job.attempts[number].begin_ns for number in numbers[1:]]
-        return [
-            self._account(JobKey(*key, number), job.attempts[number], next_ns, now_ns)
-            for number, next_ns in zip(numbers, [*begins, 0], strict=True)
-        ]
-
-    def _account(self, job: JobKey, account: AttemptAccount, next_ns: int, now_ns: int) -> AttemptTime:
-        """Return one attempt's account.
-
-        Args:
-            job: the attempt.
-            account: its account.
-            next_ns: begin of the attempt that followed, 0 = none did.
-            now_ns: the present.
-        """
-        is_silent = now_ns - account.last_sign_ns >= self._config.silent_ns
-        until_ns = account.last_sign_ns if is_silent else now_ns
-        if account.is_ended_in_order:
-            until_ns = min(until_ns, account.left_ns)
-        until_ns = max(next_ns or until_ns, account.timeline.settled_ns)
-        is_over = next_ns > 0 or is_silent or account.is_ended_in_order
-        numbers = (account.steps_count, account.recomputed_steps_count, account.last_step, account.starts.gpu_count)
-        return AttemptTime(job, account.begin_ns, until_ns, now_ns, is_over, account.parts(until_ns), *numbers)
+        for number, next_ns in zip(numbers, [*begins, 0], strict=True):
+            account = job.attempts[number]
+            is_silent = now_ns - account.last_sign_ns >= self._config.silent_ns
+            until_ns = account.last_sign_ns if is_silent else now_ns
+            if account.is_ended_in_order:
+                until_ns = min(until_ns, account.left_ns)
+            until_ns = max(next_ns or until_ns, account.timeline.settled_ns)
+            yield number, account, until_ns, next_ns > 0 or is_silent or account.is_ended_in_order
 
     def _job(self, key: JobKey) -> _Job:
         """Return a job; a new one gets room."""

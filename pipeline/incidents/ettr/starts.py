@@ -13,9 +13,12 @@ from typing import Any, Final
 from tocsin.models.startup.cost import StageKey, blame, spent_on_stages
 from tocsin.models.startup.durations import StageBook, StageTable
 from tocsin.models.startup.marks import marks_of
+from tocsin.pipeline.incidents.ettr.timeline import Claim
 from tocsin.pipeline.stores.attempt_starts import AttemptStart, StartStage
+from tocsin.pipeline.stores.attempt_times import TimePart
 from tocsin.schemas import events
 from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Topology
+from tocsin.schemas.startup import Edge, StartupStage
 from tocsin.schemas.wire.event_payloads import number
 
 TELL_NS: Final = 10 * NS_PER_SECOND
@@ -49,6 +52,12 @@ class StartAccount:
         self._train_ns = 0
         self._told_ns = 0
         self._has_news = False
+        self._ended_ns = 0
+        """When a process last ended a stage before the first step, 0 = none has."""
+        self._first_step = set[Edge]()
+        """Edges of the first step that were told."""
+        self._over_ns = 0
+        self._is_failed = False
         self._waiting: list[AttemptStart] = []
         """Starts that ended since they were told last."""
 
@@ -73,6 +82,7 @@ class StartAccount:
                 self._stages.add(key)
                 self._size += 1
                 self._book.take(mark)
+                self._note(mark.stage, mark.edge, mark.ts_ns)
                 self._has_news = True
         ratio = number(event.payload, "cache_hit_ratio", -1.0)
         if event.name == events.STAGE and 0 <= ratio <= 1:
@@ -80,6 +90,13 @@ class StartAccount:
             if key in self._stages:
                 total, count = self._hits.get(key, (0.0, 0))
                 self._hits[key] = total + ratio, count + 1
+
+    def _note(self, stage: str, edge: Edge, ts_ns: int) -> None:
+        """Note how far the processes have come."""
+        if stage == StartupStage.FIRST_STEP:
+            self._first_step.add(edge)
+        elif edge is Edge.END:
+            self._ended_ns = max(self._ended_ns, ts_ns)
 
     def _take_rank(self, rank: int, host: str) -> None:
         """Learn where a rank runs."""
@@ -96,17 +113,51 @@ class StartAccount:
         if self._train_ns:
             self._next(job)
         if not self._began_ns or began_ns < self._began_ns:
+            self._take_back(job)
             self._began_ns, self._has_news = began_ns, True
 
-    def train(self, began_ns: int, train_ns: int) -> None:
+    def end(self, until_ns: int, failed_ns: int, *, tells_steps: bool) -> None:
+        """Note that the attempt is over though its newest start has not trained, or (times of 0) that it goes on.
+
+        Where the job is known to tell its steps, all of the time until the failure was start-up. Else the job may have
+        trained without a word; then stages that ended were start-up, and nothing is known of the rest.
+
+        Args:
+            until_ns: end of the attempt.
+            failed_ns: when its processes ended, or were heard last; 0: they ended in order.
+            tells_steps: whether any attempt of the job told a step.
+        """
+        if not self._began_ns or self._train_ns:
+            return
+        is_failed = failed_ns > 0 and (tells_steps or Edge.BEGIN in self._first_step)
+        is_failed = is_failed and Edge.END not in self._first_step
+        over_ns = min(until_ns, failed_ns if is_failed else self._ended_ns)
+        over_ns, is_failed = (over_ns, is_failed) if over_ns > self._began_ns else (0, False)
+        if (over_ns, is_failed) != (self._over_ns, self._is_failed):
+            self._over_ns, self._is_failed, self._told_ns, self._has_news = over_ns, is_failed, 0, True
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The time of a start that never trained, as far as it counts."""
+        return [(TimePart.START_UP, self._began_ns, self._over_ns)] if self._over_ns else []
+
+    def _take_back(self, job: JobKey) -> None:
+        """Tell that a start that was over goes on under another begin, or was none: what was told of it is replaced."""
+        if self._over_ns:
+            self._over_ns, self._is_failed = 0, False
+            self._waiting.append(self._account(job, 0))
+
+    def train(self, job: JobKey, began_ns: int, train_ns: int) -> None:
         """Note that the first step after a start began.
 
         Args:
+            job: the attempt.
             began_ns: begin of the start, as far as its time counts.
             train_ns: begin of the step; one that is not after the begin makes that there was no start.
         """
         if self._train_ns or not self._began_ns:
             return
+        self._take_back(job)
         if train_ns <= began_ns:
             self._clear()
             return
@@ -123,9 +174,10 @@ class StartAccount:
         self._book, self._stages, self._size, self._hits = StageBook(), set(), 0, {}
         self._began_ns = self._train_ns = self._told_ns = 0
         self._has_news = False
+        self._ended_ns, self._first_step, self._over_ns, self._is_failed = 0, set(), 0, False
 
     def due(self, job: JobKey, now_ns: int, *, is_heard: bool) -> list[AttemptStart]:
-        """Return the starts that are to be told now: at once when training begins, else each ten seconds at most.
+        """Return the starts that are to be told now: at once when they end, else each ten seconds at most.
 
         Args:
             job: the attempt.
@@ -153,7 +205,8 @@ class StartAccount:
         """Return the newest start."""
         gpus = Counter(self._host_of.values())
         tables = self._book.tables()
-        spent = spent_on_stages(tables, gpus, self._began_ns, self._train_ns) if self._train_ns else {}
+        until_ns = self._train_ns or self._over_ns
+        spent = spent_on_stages(tables, gpus, self._began_ns, until_ns) if until_ns else {}
         stages = []
         for table in tables:
             found = _stage_of(table, gpus)
@@ -162,7 +215,8 @@ class StartAccount:
                 found = replace(found, own_gpu_ns=own.own_gpu_ns, waiting_gpu_ns=own.waiting_gpu_ns)
             total, count = self._hits.get((table.start_kind, table.stage), (0.0, 0))
             stages.append(replace(found, cache_hit_ratio=total / count) if count else found)
-        return AttemptStart(job, self._began_ns, self._train_ns, told_ns, len(gpus), gpus.total(), tuple(stages))
+        sizes, is_over = (len(gpus), gpus.total()), (self._over_ns, self._is_failed)
+        return AttemptStart(job, self._began_ns, self._train_ns, told_ns, *sizes, tuple(stages), *is_over)
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
@@ -176,6 +230,7 @@ class StartAccount:
             "hits": [[*key, *values] for key, values in self._hits.items()],
             "numbers": [self._began_ns, self._train_ns, self._told_ns, self._size],
             "has_news": self._has_news,
+            "over": [self._over_ns, self._is_failed],
             "waiting": [_waiting_state(one) for one in self._waiting],
         }
 
@@ -189,6 +244,11 @@ class StartAccount:
         found._hits = {(kind, stage): (total, count) for kind, stage, total, count in state["hits"]}
         found._began_ns, found._train_ns, found._told_ns, found._size = state["numbers"]
         found._has_news = state["has_news"]
+        found._over_ns, found._is_failed = state.get("over", (0, False))  # absent in states of older engines
+        for _, _, stage, _, _, *edges_ns in state["marks"]:
+            for edge, ts_ns in zip((Edge.BEGIN, Edge.END), edges_ns, strict=True):
+                if ts_ns is not None:
+                    found._note(stage, edge, ts_ns)
         found._waiting = list(map(_waiting_from, state["waiting"]))
         return found
 

@@ -107,7 +107,7 @@ def _start(key: tuple[str, int, int], rows: Sequence[Row], *, is_over: bool) -> 
     trained_ns, told_ns = int(whole["trained_ns"]), int(whole["told_ns"])
     stages = [row for row in rows if row["stage"]]
     zero_ns = min([began_ns, *(int(row["stage_began_ns"]) for row in stages if int(row["stage_began_ns"]))])
-    so_far = (told_ns - began_ns) / NS_PER_SECOND
+    over_ns, is_failed = int(whole["over_ns"]), bool(whole["is_failed"])
     return {
         "cluster": cluster,
         "attempt": attempt,
@@ -115,27 +115,29 @@ def _start(key: tuple[str, int, int], rows: Sequence[Row], *, is_over: bool) -> 
         "zero_ns": zero_ns,
         "trained_seconds": (trained_ns - zero_ns) / NS_PER_SECOND if trained_ns else None,
         "told_seconds": (told_ns - zero_ns) / NS_PER_SECOND,
-        "start_up_seconds": whole["start_up_seconds"] if trained_ns else None,
-        "so_far_seconds": None if trained_ns else so_far,
-        "state": "trained" if trained_ns else "over" if is_over else "starting",
+        "over_seconds": (over_ns - zero_ns) / NS_PER_SECOND if over_ns else None,
+        "start_up_seconds": whole["start_up_seconds"] if trained_ns or over_ns else None,
+        "so_far_seconds": None if trained_ns else (told_ns - began_ns) / NS_PER_SECOND,
+        "state": "trained" if trained_ns else "failed" if is_failed else "over" if is_over else "starting",
         "hosts": int(whole["hosts"]),
         "gpus": int(whole["gpus"]),
         "gpu_seconds": whole["start_up_seconds"] * int(whole["gpus"]),
         "untold_gpu_seconds": whole["own_gpu_seconds"] if not whole["stage"] else 0.0,
-        "stages": [_stage(row, zero_ns, told_ns) for row in stages],
+        "stages": [_stage(row, zero_ns, over_ns if is_failed else 0) for row in stages],
     }
 
 
-def _stage(row: Row, zero_ns: int, told_ns: int) -> dict[str, Any]:
-    """Return one stage of a start."""
+def _stage(row: Row, zero_ns: int, failed_ns: int) -> dict[str, Any]:
+    """Return one stage of a start; ``failed_ns``: when it failed, 0 = it did not."""
+    now_ns = failed_ns or int(row["told_ns"])
 
     def seconds(name: str) -> float | None:
         ts_ns = int(row[name])
         return (ts_ns - zero_ns) / NS_PER_SECOND if ts_ns else None
 
     began, ended, open_count = seconds("stage_began_ns"), seconds("stage_ended_ns"), int(row["open_hosts"])
-    until = (told_ns - zero_ns) / NS_PER_SECOND if open_count else ended
-    slowest_until_ns = int(row["slowest_ended_ns"]) or told_ns
+    until = (now_ns - zero_ns) / NS_PER_SECOND if open_count else ended
+    slowest_until_ns = int(row["slowest_ended_ns"]) or now_ns
     slowest = (slowest_until_ns - int(row["slowest_began_ns"])) / NS_PER_SECOND if row["slowest_host"] else None
     return {
         "stage": row["stage"],
@@ -148,6 +150,7 @@ def _stage(row: Row, zero_ns: int, told_ns: int) -> dict[str, Any]:
         "slowest_seconds": slowest,
         "hosts": int(row["stage_hosts"]),
         "open_hosts": open_count,
+        "goes_on": open_count > 0 and not failed_ns,
         "lost_hosts": int(row["lost_hosts"]),
         "cache_hit_ratio": None if row["cache_hit_ratio"] < 0 else row["cache_hit_ratio"],
         "own_gpu_seconds": row["own_gpu_seconds"],
@@ -160,10 +163,15 @@ def _stage(row: Row, zero_ns: int, told_ns: int) -> dict[str, Any]:
 def _lines(start: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of one start: a head, the table of its stages, the waterfall."""
     size = f"{counted(start['hosts'], 'host')}, {counted(start['gpus'], 'GPU')}"
+    seconds, hours = _time(start["start_up_seconds"]), f"{start['gpu_seconds'] / 3600:.2f} GPU-hours"
     if start["state"] == "trained":
-        took = f"{_time(start['start_up_seconds'])} to training, {start['gpu_seconds'] / 3600:.2f} GPU-hours"
+        took = f"{seconds} to training, {hours}"
+    elif start["state"] == "failed":
+        took = f"failed after {seconds}, {hours}"
     elif start["state"] == "over":
-        took = f"never trained; last heard of after {_time(start['so_far_seconds'])}"
+        took = f"never told a step; last heard of after {_time(start['so_far_seconds'])}"
+        if start["over_seconds"] is not None:
+            took += f"; {seconds} in stages that ended, {hours}"
     else:
         took = f"starting for {_time(start['so_far_seconds'])}"
     yield f"attempt {start['attempt']}  {size}  {took}"
@@ -172,7 +180,7 @@ def _lines(start: Mapping[str, Any]) -> Iterator[str]:
         return
     yield ""
     yield from aligned([_HEAD, *map(_cells, start["stages"])], _LEFT)
-    if start["state"] == "trained" and start["untold_gpu_seconds"] > 0:
+    if start["untold_gpu_seconds"] > 0:
         yield f"in no stage: {start['untold_gpu_seconds'] / 3600:.2f} GPU-h"
     yield ""
     yield from _waterfall(start)
@@ -180,7 +188,7 @@ def _lines(start: Mapping[str, Any]) -> Iterator[str]:
 
 def _cells(stage: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of one stage; dots after a duration that still goes on."""
-    goes_on = " …" if stage["open_hosts"] else ""
+    goes_on = " …" if stage["goes_on"] else ""
     slowest = f"{plain(stage['slowest_host'])} {_time(stage['slowest_seconds'])}{goes_on}"
     hits, last = stage["cache_hit_ratio"], stage["saved_gpu_seconds"] / 3600
     return (
@@ -202,8 +210,15 @@ def _cells(stage: Mapping[str, Any]) -> tuple[str, ...]:
 def _waterfall(start: Mapping[str, Any]) -> Iterator[str]:
     """Yield a bar for each stage on the axis of time; dots where hosts are still in it."""
     ends = [one["end_seconds"] or one["begin_seconds"] or 0.0 for one in start["stages"]]
-    is_open = any(one["open_hosts"] for one in start["stages"])
-    last = max([*ends, start["trained_seconds"] or 0.0, start["told_seconds"] if is_open else 0.0, 1e-9])
+    is_open = any(one["goes_on"] for one in start["stages"])
+    last = max(
+        [
+            *ends,
+            start["trained_seconds"] or start["over_seconds"] or 0.0,
+            start["told_seconds"] if is_open else 0.0,
+            1e-9,
+        ]
+    )
     scale = BAR_CHARACTERS / last
     width = max(len(plain(one["stage"])) for one in start["stages"])
     yield f"{'':{width}}  0 s{_time(last):>{BAR_CHARACTERS - 3}}"
@@ -216,12 +231,13 @@ def _waterfall(start: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _total(starts: Sequence[Mapping[str, Any]], accounts: Sequence[Row]) -> list[str]:
-    """Return the GPU-hours of the job by cause, the largest first, as one block; none where nothing trained."""
+    """Return the GPU-hours of the job by cause, the largest first, as one block; none where no time counts."""
     causes: dict[str, float] = {}
     for start in starts:
-        causes["in no stage"] = causes.get("in no stage", 0.0) + start["untold_gpu_seconds"]
+        mark = " (failed)" if start["state"] == "failed" else ""
+        causes[f"in no stage{mark}"] = causes.get(f"in no stage{mark}", 0.0) + start["untold_gpu_seconds"]
         for one in start["stages"]:
-            own, waiting = f"{one['stage']}", f"waiting for the last host in {one['stage']}"
+            own, waiting = f"{one['stage']}{mark}", f"waiting for the last host in {one['stage']}{mark}"
             causes[own] = causes.get(own, 0.0) + one["own_gpu_seconds"]
             causes[waiting] = causes.get(waiting, 0.0) + one["waiting_gpu_seconds"]
     total = sum(causes.values())

@@ -32,6 +32,10 @@ ENV = StartStage(
 )
 STARTED = AttemptStart(JOB, BEGAN_NS, BEGAN_NS + 120 * NS, BEGAN_NS + 121 * NS, 2, 16, (ENV,))
 """A start of two minutes over midnight, on 16 GPUs."""
+FAILED = replace(STARTED, train_ns=0, over_ns=STARTED.train_ns, is_failed=True)
+"""The same start, which failed."""
+WORDS = ("over", "fail")
+"""Begins of the words that messages of older engines lack."""
 
 
 def test_a_start_comes_back_from_its_message_and_an_account_of_time_does_too() -> None:
@@ -39,7 +43,10 @@ def test_a_start_comes_back_from_its_message_and_an_account_of_time_does_too() -
     running = replace(STARTED, train_ns=0, stages=(open_stage,))
     account = AttemptTime(JOB, 0, 10, 10, False, {TimePart.IDLE: 5}, gpu_count=16)
 
-    assert [decode_account(encode_attempt_start(one)) for one in (STARTED, running)] == [STARTED, running]
+    told = [STARTED, running, FAILED]
+    assert [decode_account(encode_attempt_start(one)) for one in told] == told
+    older = {name: value for name, value in json.loads(encode_attempt_start(STARTED)).items() if name[:4] not in WORDS}
+    assert decode_account(json.dumps(older).encode()) == STARTED
     assert decode_account(encode_attempt_time(account)) == account
     assert attempt_start_key(STARTED) == f"c/it's/0/{BEGAN_NS}/startup".encode()
     assert (running.gpu_ns, STARTED.untold_gpu_ns) == (0, 30 * 16 * NS)
@@ -47,7 +54,16 @@ def test_a_start_comes_back_from_its_message_and_an_account_of_time_does_too() -
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("gpus", -1), ("train_ns", "x"), ("stages", 1), ("stages", [{}]), ("gpus", 1), ("attempt", None)],
+    [
+        ("gpus", -1),
+        ("train_ns", "x"),
+        ("over_ns", -1),
+        ("failed", 1),
+        ("stages", 1),
+        ("stages", [{}]),
+        ("gpus", 1),
+        ("attempt", None),
+    ],
 )
 def test_what_is_wrong_is_named(field: str, value: object) -> None:
     fields = json.loads(encode_attempt_start(STARTED))
@@ -90,6 +106,20 @@ def test_the_rows_told_last_stay_and_a_start_over_midnight_counts_on_both_days(t
     assert [one["start_up_gpu_hours"] * 3600 for one in days.values()] == pytest.approx([60 * 16, 60 * 16])
     assert days["2023-11-14"]["start_up_ratio"] == pytest.approx(1.0)
     assert days["2023-11-15"]["start_up_ratio"] == pytest.approx(60 / 43_200)
+
+
+def test_a_start_that_failed_counts_like_another(tmp_path: Path) -> None:
+    with opened_store("chdb", tmp_path) as store:
+        store.write_attempt_starts([FAILED])
+        until_ns = BEGAN_NS + NS
+        store.write_attempt_times([AttemptTime(JOB, BEGAN_NS, until_ns, until_ns, True, {}, gpu_count=16)])
+        whole, _ = ask(store, startup_query("it's"))
+        days = ask(store, DAYS_QUERY)
+
+    assert (whole["is_failed"], int(whole["over_ns"]), int(whole["trained_ns"])) == (True, FAILED.over_ns, 0)
+    assert (whole["start_up_seconds"], whole["own_gpu_seconds"]) == (120.0, 30 * 16.0)
+    assert [one["start_up_gpu_hours"] * 3600 for one in days] == pytest.approx([60 * 16, 60 * 16])
+    assert [one["start_up_ratio"] for one in days] == pytest.approx([1.0, 1.0])
 
 
 def test_an_attempt_whose_times_were_told_before_its_training_began_lasted_until_then(tmp_path: Path) -> None:

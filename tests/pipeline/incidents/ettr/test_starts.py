@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -132,18 +133,81 @@ def test_a_stage_that_began_before_the_first_word_of_the_attempt_is_one_start_fr
     assert line.told[-1].train_ns == at(39.5)
 
 
-def test_a_start_that_never_trains_is_in_no_ledger_and_never_mixes_with_the_next_attempt() -> None:
+def left(line: Started, second: float, code: int = 1, hosts: Sequence[str] = HOSTS) -> None:
+    """Let all processes of some hosts end."""
+    ranks = [(host, 2 * HOSTS.index(host) + place) for host in hosts for place in (0, 1)]
+    line.hear(second, *(event(second - 0.5, host, rank, events.EXIT, code=code, signal=0) for host, rank in ranks))
+
+
+def start_up_ns(line: Started, second: float) -> list[int]:
+    """Nanoseconds of start-up of each attempt, as in the account of time."""
+    return [one.parts_ns.get(TimePart.START_UP, 0) for one in line.ledger.accounts(at(second))]
+
+
+def test_a_start_that_failed_is_counted_by_stage_once_the_job_trains_and_never_mixes_with_the_next_attempt() -> None:
     """Statement B6."""
     line, later = Started(), replace(JOB, attempt=1)
     line.stage(10, "begin", HOSTS)
+    line.stage(20, "end", HOSTS[:3])
+    left(line, 40)
     line.hear(50, replace(event(49.5, "e", 6, events.HELLO), job=later), job=later)
+    unknown = next(one for one in line.told[::-1] if one.job.attempt == 0)
     line.step(70, 0, 1.0, later)
     first, second = (next(one for one in line.told[::-1] if one.job.attempt == number) for number in (0, 1))
+    [stage] = first.stages
 
-    assert (first.train_ns, first.gpu_ns, first.stages[0].open_count) == (0, 0, 4)
+    assert (unknown.is_failed, unknown.over_ns) == (False, at(19.5))
+    assert (first.train_ns, first.is_failed, first.over_ns) == (0, True, at(39.5))
+    assert stage.own_gpu_ns == (3 * 10 + 30) * 2 * NS_PER_SECOND
+    assert stage.waiting_gpu_ns == 3 * 20 * 2 * NS_PER_SECOND
+    assert first.untold_gpu_ns == 0
     assert (second.stages, second.start_up_ns) == ((), round(19 * NS_PER_SECOND))
-    parts = [one.parts_ns.get(TimePart.START_UP, 0) for one in line.ledger.accounts(at(70))]
-    assert parts == [0, second.start_up_ns]
+    assert start_up_ns(line, 70) == [first.start_up_ns, second.start_up_ns]
+
+
+@pytest.mark.parametrize("told", [{"code": 0}, {"hosts": ()}])
+def test_of_a_job_that_never_told_a_step_only_stages_that_ended_count(told: dict[str, Any]) -> None:
+    """It may have trained for hours without a word: by its end, or because it is silent for an hour."""
+    line = Started()
+    line.stage(10, "begin", HOSTS)
+    line.stage(20, "end", HOSTS)
+    line.stage(21, "begin", HOSTS, "model_init")
+    left(line, 3000, **told)
+    line.hear(7000)
+    last = line.told[-1]
+
+    assert (last.is_failed, last.over_ns) == (False, at(19.5))
+    assert {one.stage: one.own_gpu_ns for one in last.stages} == {
+        "env_setup": 10 * 8 * NS_PER_SECOND,
+        "model_init": 0,
+    }
+    assert start_up_ns(line, 7000) == [10 * NS_PER_SECOND]
+
+
+def test_whoever_dies_in_the_first_step_has_failed_though_the_job_never_told_one() -> None:
+    line = Started()
+    line.stage(10, "begin", HOSTS)
+    line.stage(20, "end", HOSTS)
+    line.stage(31, "begin", HOSTS, "first_step")
+    left(line, 45)
+
+    assert (line.told[-1].is_failed, line.told[-1].over_ns) == (True, at(44.5))
+    assert start_up_ns(line, 45) == [35 * NS_PER_SECOND]
+
+
+def test_processes_that_begin_again_in_place_take_the_failure_back() -> None:
+    line = Started()
+    line.hear(2, event(1.5, "a", 0, "host_up"))
+    line.stage(10, "begin", HOSTS)
+    line.stage(20, "end", HOSTS)
+    left(line, 40)
+    assert line.told[-1].over_ns == at(19.5)
+    line.stage(50, "end", HOSTS[:1], seconds=45.0, start_kind="hot")
+    line.step(70, 0, 1.0)
+    newest = {one.began_ns: one for one in line.told}
+
+    assert [(one.over_ns, one.train_ns) for one in newest.values()] == [(0, 0), (0, at(68.5))]
+    assert start_up_ns(line, 70) == [sum(one.start_up_ns for one in newest.values())]
 
 
 def test_many_stages_are_bounded() -> None:
