@@ -44,6 +44,7 @@ from tocsin.pipeline.runtime.embedded.ettr_follower import attach_ettr
 from tocsin.pipeline.runtime.embedded.fleet_follower import attach_fleet
 from tocsin.pipeline.runtime.embedded.service_metrics import families_of
 from tocsin.pipeline.runtime.flink.driver import COUNTERS
+from tocsin.schemas import events
 from tocsin.schemas.action_codec import encode_action
 from tocsin.schemas.action_events import ExecutorHeard
 from tocsin.schemas.cloudevents import encode_verdict
@@ -107,6 +108,8 @@ class _Served(Life):
 
 def _engine(folder: Path) -> list[Family]:
     life = _Served(folder)
+    for rank in life.job.ranks:
+        life.job.event(rank.rank, events.MODEL, flops_per_step=1e14, gpu_name="NVIDIA H100 80GB HBM3")
     life.run(65)
     life.job.kill(1)
     life.run(5)

@@ -16,6 +16,7 @@ from tests.pipeline.stores.samples import verdict
 from tests.tools.grafana.board import Board, Sql
 from tests.tools.grafana.boards import BOARDS
 from tocsin.pipeline.stores.alert_sent import AlertSent
+from tocsin.pipeline.stores.attempt_starts import AttemptStart, StartStage
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange, EvidencePoint, HostHealth, JobStatus
 from tocsin.pipeline.stores.sql_store import SqlStore
@@ -90,9 +91,14 @@ def fill(store: SqlStore, *, by_serve: bool = False) -> None:
     store.write_host_health([HostHealth(HERE, "n3", at, 60, 1, 2, 1.5, "gpu_power_watts") for at in minutes])
     if not by_serve:
         state = {"host_count": 2, "rank_count": 16, "stepping_rank_count": 16, "max_step": 12, "step_seconds": 0.5}
-        store.write_job_status([JobStatus(HERE, NOW, True, {**state, "abstained": {"too_few_peers": 3}}, [])])
+        store.write_job_status(
+            [JobStatus(HERE, NOW, True, {**state, "mfu": {"mfu_ratio": 0.4}, "abstained": {"too_few_peers": 3}}, [])]
+        )
+    began, ended = NOW - 100 * SECOND, NOW - 70 * SECOND
+    stage = StartStage("full", "env_setup", began, ended, 2, 0, 0, 25.0, "n3", began, ended, "n3", 40 * SECOND)
+    store.write_attempt_starts([AttemptStart(HERE, began, ended, ended, 2, 16, (stage,))])
     parts = {TimePart.PRODUCTIVE: 60 * SECOND, TimePart.DETECTION: 10 * SECOND}
-    store.write_attempt_times([AttemptTime(HERE, NOW - 100 * SECOND, NOW, NOW, False, parts, 80, 2, 12)])
+    store.write_attempt_times([AttemptTime(HERE, began, NOW, NOW, False, parts, 80, 2, 12, gpu_count=16)])
     work = Maintenance("m1", "c1", N3, NOW - 60 * SECOND, NOW + 3_600 * SECOND, "new fan", "uid:1000", NOW)
     words = [Feedback("c1", name, True, "card", "uid:1000", NOW) for name in ("former", "stands")]
     store.write_notes([*words, work])

@@ -104,6 +104,15 @@ WHERE until >= $__fromTime AND began <= $__toTime
     AND {JOB}
 ORDER BY ettr_ratio
 LIMIT 200"""
+_STARTS: Final = f"""\
+SELECT day, cluster, starts, start_up_gpu_hours, allocated_gpu_hours, start_up_ratio
+FROM tocsin.startup_by_day
+WHERE day >= toDate($__fromTime) AND day <= toDate($__toTime) AND {CLUSTER}
+ORDER BY day DESC, cluster
+LIMIT 400"""
+_LOWEST: Final = (
+    'bottomk(20, max by (cluster, exported_job, attempt) (tocsin_mfu_ratio{cluster=~"$cluster", exported_job=~"$job"}))'
+)
 _TOLD: Final = f"""\
 SELECT receiver, kind, severity, outcome, count() AS notices, max(sent) AS newest
 FROM tocsin.alerts_sent FINAL
@@ -207,6 +216,20 @@ FLEET: Final = Board(
                 width=24,
                 height=10,
                 units={"ettr_ratio": "percentunit", "wall_seconds": "s", **{f"{one}_seconds": "s" for one in _PARTS}},
+            ),
+            Panel(
+                "What starts took, by day",
+                "table",
+                (Sql(_STARTS),),
+                text="The share of a cluster's GPU time. Attempts that told no number of GPUs count in neither.",
+                units={"start_up_ratio": "percentunit"},
+            ),
+            Panel(
+                "Jobs with the lowest MFU",
+                "timeseries",
+                (Prom(_LOWEST, "{{exported_job}} {{attempt}}"),),
+                text="Model FLOPs utilization of the newest steps, as Prometheus saw it.",
+                unit="percentunit",
             ),
         ),
     },

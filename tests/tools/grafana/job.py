@@ -70,10 +70,27 @@ WHERE {ONE_JOB}
 ORDER BY attempt DESC, began DESC"""
 _PACE: Final = f"""\
 SELECT attempt, ts, hosts, ranks, stepping_ranks, max_step,
-    JSONExtractFloat(status_json, 'step_seconds') AS median_step_seconds, open_verdicts, ended
+    JSONExtractFloat(status_json, 'step_seconds') AS median_step_seconds,
+    JSONExtract(status_json, 'mfu', 'mfu_ratio', 'Nullable(Float64)') AS mfu_ratio, open_verdicts, ended
 FROM tocsin.job_status FINAL
 WHERE {ONE_JOB} AND known
 ORDER BY attempt DESC"""
+_STARTS: Final = f"""\
+SELECT attempt, began,
+    if(stage = '', 'whole start', concat(stage, ', ', start_kind)) AS part,
+    multiIf(
+        stage = '', start_up_seconds,
+        stage_ended > stage_began, (toUnixTimestamp64Milli(stage_ended) - toUnixTimestamp64Milli(stage_began)) / 1e3,
+        NULL) AS took_seconds,
+    if(stage = '' OR median_seconds < 0, NULL, median_seconds) AS median_host_seconds,
+    slowest_host, stage_hosts, open_hosts, lost_hosts,
+    own_gpu_seconds / 3600 AS own_gpu_hours, waiting_gpu_seconds / 3600 AS waiting_gpu_hours,
+    last_host, saved_gpu_seconds / 3600 AS saved_gpu_hours,
+    if(stage = '' OR cache_hit_ratio < 0, NULL, cache_hit_ratio) AS cache_hits
+FROM tocsin.startup FINAL
+WHERE {ONE_JOB}
+ORDER BY attempt DESC, began DESC, stage != '', stage_began
+LIMIT 500"""
 _SCORES: Final = f"""\
 SELECT minute AS time, toString(host) AS host, max(worst_score) AS score
 FROM tocsin.host_health FINAL
@@ -115,6 +132,7 @@ WHERE {ONE_JOB} AND $__timeFilter(made)
 ORDER BY sent DESC
 LIMIT 200"""
 _RUNNING: Final = 'sum by (attempt, part) (tocsin_ettr_seconds{cluster="$cluster", exported_job="$job"})'
+_MFU: Final = 'max by (attempt) (tocsin_mfu_ratio{cluster="$cluster", exported_job="$job"})'
 _SHOWN: Final = (
     'max by (host, fault, cause, state) (tocsin_incident{cluster="$cluster", exported_job="$job", host=~"$host"})'
 )
@@ -205,7 +223,8 @@ JOB: Final = Board(
                 "Steps by attempt",
                 "table",
                 (Sql(_PACE),),
-                units={"median_step_seconds": "s"},
+                text="mfu_ratio is empty where the model's operations or the GPU's peak are unknown.",
+                units={"median_step_seconds": "s", "mfu_ratio": "percentunit"},
             ),
             Panel(
                 "Highest score of each host",
@@ -214,7 +233,15 @@ JOB: Final = Board(
                 text="1 is the alarm line of the detector.",
                 red_above=1,
             ),
-            Panel("How well the hosts are watched", "table", (Sql(_WATCHED),), width=24),
+            Panel(
+                "MFU of running attempts",
+                "timeseries",
+                (Prom(_MFU, "attempt {{attempt}}"),),
+                text="Model FLOPs utilization of the newest steps, as Prometheus saw it; of the hundred jobs that have "
+                "the lowest.",
+                unit="percentunit",
+            ),
+            Panel("How well the hosts are watched", "table", (Sql(_WATCHED),)),
         ),
         "What its time was spent on": (
             Panel("Wall time by part, all attempts", "bargauge", (Sql(_PARTS),), unit="s", height=9),
@@ -227,6 +254,15 @@ JOB: Final = Board(
                 height=9,
             ),
             Panel("Attempts", "table", (Sql(_ATTEMPTS),), width=24, units=_SECONDS),
+            Panel(
+                "What its starts took, stage by stage",
+                "table",
+                (Sql(_STARTS),),
+                text="GPU-hours until training: in the stage, or waiting for its last host; those that no stage tells "
+                "are in the row of the whole start. saved_gpu_hours would have been saved without the last host.",
+                width=24,
+                units={"took_seconds": "s", "median_host_seconds": "s", "cache_hits": "percentunit"},
+            ),
         ),
     },
 )
