@@ -7,6 +7,7 @@ n08 then, and no longer on n03.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,10 @@ from tocsin.schemas.verdicts import Verdict
 MOVED, PAUSE = 90, 20
 
 
-def _moved_job(hosts: Mapping[int, str] | None = None, jitter_ratio: float = 0.02) -> Scenario:
-    """A job some of whose ranks are on other, healthy hosts from second 90 on."""
+def _moved_job(hosts: Mapping[int, str] | None = None, second: int = MOVED, **shape: Any) -> Scenario:
+    """A job some of whose ranks are on other, healthy hosts from a second on; ``shape`` are fields of ``JobShape``."""
     moved = hosts or {3: "n08"}
-    scenario = Scenario(JobShape(step_seconds=0.5, jitter_ratio=jitter_ratio))
+    scenario = Scenario(JobShape(**{"step_seconds": 0.5, "jitter_ratio": 0.02, **shape}))
     job = scenario.job
 
     def end() -> None:
@@ -39,8 +40,8 @@ def _moved_job(hosts: Mapping[int, str] | None = None, jitter_ratio: float = 0.0
         for rank in job.ranks:
             job.event(rank.rank, events.HELLO)
 
-    scenario.at(MOVED).inject(end)
-    scenario.at(MOVED + PAUSE - 3).inject(begin)
+    scenario.at(second).inject(end)
+    scenario.at(second + PAUSE - 3).inject(begin)
     return scenario
 
 
@@ -123,6 +124,19 @@ def test_hosts_that_exchange_their_ranks_keep_none_of_the_other_s_past() -> None
     scenario.at(40).inject(scenario.job.slow, 3, "forward", 2.0)
     scenario.want(between(40, 60), fault="fail_slow", suspects=["n03"])
     scenario.run(190).check()
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0, set()), (1.1, {"n08"})])
+def test_a_forward_pass_of_the_former_host_is_not_usual_on_the_next_one(factor: float, told: set[str]) -> None:
+    scenario = _moved_job(second=200, rank_count=6, step_seconds=5.0)
+    scenario.job.slow(3, "forward", 1.06)
+    scenario.at(390).inject(scenario.job.slow, 3, "forward", factor)
+    scenario.run(450)
+    named = {suspect.component.name for verdict in scenario.verdicts for suspect in verdict.suspects}
+    assert (named, {verdict.reason for verdict in scenario.verdicts if verdict.suspects}) == (
+        told,
+        {"slow_forward"} if told else set(),
+    )
 
 
 @pytest.mark.parametrize("seconds", [(MOVED, 105, 112), (111, 113, 118, 125, 150)])

@@ -76,7 +76,7 @@ class ForwardDetector:
         self._graph = graph
         self._judged_count = 0
         self._early: dict[int, float] = {}
-        """Rank -> excess of its forward pass in the job's first judged steps."""
+        """Rank -> excess of its forward pass in the job's first judged steps; the least on any of its hosts."""
         self._now: _LongPass | None = None
         self._last: tuple[str, int] = ("", 0)
         """The host that passed the tests last, and when."""
@@ -94,6 +94,8 @@ class ForwardDetector:
             self._judge(steps, judged_count)
         self._judged_count = judged_count
         now = self._now
+        if now is not None and now.last_ns <= self._graph.placement.moved_ns:
+            self._now = now = None
         if now is not None and data.end_ns - now.last_ns > self._config.grace_ns + self._three_steps_ns(steps):
             self._now = now = None
         return [] if now is None else [self._anomaly(data, now)]
@@ -107,9 +109,13 @@ class ForwardDetector:
         """Compare the ranks over the newest steps."""
         config = self._config
         if judged_count <= config.early_count:
-            window, ranks = self._window(steps)
-            self._early = dict(zip(ranks, map(float, forward_excess_ratios(window)), strict=True))
+            self._early = self._excess_ratios(steps)
             return
+        if self._graph.placement.moved_ns > 0 and len(steps) >= config.early_count:
+            # how the job is split makes a rank slow on each of its hosts
+            known = self._early
+            excess = self._excess_ratios(steps)
+            self._early = {rank: min(value, known.get(rank, value)) for rank, value in excess.items()}
         newest = steps[-config.newest_count :]
         if len(newest) < config.newest_count:
             return
@@ -137,6 +143,11 @@ class ForwardDetector:
         since_ns = known.since_ns if known is not None and known.host == host else begin_ns
         figures = slow.excess_ratio, slow.step_ratio, slow.score
         self._now = _LongPass(host, rank, since_ns, newest_ns, *figures)
+
+    def _excess_ratios(self, steps: Sequence[StepRows]) -> dict[int, float]:
+        """Return rank -> excess of its forward pass over its peers'."""
+        window, ranks = self._window(steps)
+        return dict(zip(ranks, map(float, forward_excess_ratios(window)), strict=True))
 
     def _window(self, steps: Sequence[StepRows]) -> tuple[StepWindow, tuple[int, ...]]:
         """Return steps as arrays of shape (steps, ranks), and the ranks."""
