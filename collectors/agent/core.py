@@ -159,6 +159,7 @@ class AgentCore:
         if entry.is_new:
             self._on_new_job(state, now)
         if isinstance(body, StageEdge) and datagram.rank not in state.ranks:
+            self.table.begins(state, datagram.rank, sender)
             self._hook_event(datagram, now)  # a rank is one by its hello: until then no step of it is overdue
             return
         if datagram.rank < 0:  # the exit of a launcher that is no rank itself

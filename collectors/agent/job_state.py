@@ -27,7 +27,7 @@ from tocsin.collectors.agent.rank_state import RankState
 from tocsin.collectors.agent.slicer import BEFORE_END_NS
 from tocsin.collectors.agent.stall import FLOOR_SECONDS, StallWatch
 from tocsin.collectors.clock import Now
-from tocsin.collectors.owners import Life, LocalSender
+from tocsin.collectors.owners import Holder, Life, LocalSender, Processes, still_runs
 from tocsin.schemas.records import (
     NS_PER_SECOND,
     CollectiveBatch,
@@ -90,6 +90,8 @@ class JobState:
         self.place = place
         self.gpus = gpus
         self.ranks: dict[int, RankState] = {}
+        self.starters: dict[int, Holder] = {}
+        """Number of a rank that has not greeted -> the process that told a stage of its start."""
         self.stalls: dict[int, StallWatch] = {}
         self.ring = CollectiveRing()
         self.hello_seen = False
@@ -158,6 +160,13 @@ class JobState:
         """Return (rank, payload) of the ``stall`` events to send now."""
         found = [(number, self.stalls[number].look(rank, now.mono_ns)) for number, rank in self.ranks.items()]
         return [(number, payload) for number, payload in found if payload is not None]
+
+    def is_starting(self, now: Now, processes: Processes) -> bool:
+        """Return whether no rank has greeted yet, and a process that told of its start runs, as far as can be known."""
+        is_young = now.mono_ns - self.made_mono_ns <= UNSEEN_FORGET_NS
+        return not self.ranks and any(
+            still_runs(one, processes) for one in self.starters.values() if one.sight.life is Life.RUNS or is_young
+        )
 
     def is_over(self, now: Now) -> bool:
         """Return whether all ranks ended more than a minute ago, or the job was never real."""

@@ -121,6 +121,11 @@ class JobTable:
         text = f"rank {number} of job {state.job.job_id} is process {holder.pid} of user {holder.uid}"
         return Refusal("foreign_rank", f"{text}: another process may not speak for it")
 
+    def begins(self, state: JobState, number: int, sender: LocalSender) -> None:
+        """Note who told a stage of the start of a rank that has not greeted."""
+        if number in state.starters or len(state.starters) < MAX_RANKS:
+            state.starters[number] = Holder(sender, self._processes.look(sender.pid))
+
     def _of_family(
         self, state: JobState, rank: RankState, holder: Holder, datagram: Datagram, sender: LocalSender
     ) -> RankState | None:
@@ -191,9 +196,9 @@ class JobTable:
         self._on_end(self.jobs.pop(name))
 
     def forget_over(self, now: Now) -> None:
-        """Remove the jobs that are over or were never real."""
+        """Remove the jobs that are over or were never real; one that starts may take minutes until its first hello."""
         for name, state in list(self.jobs.items()):
-            if state.is_over(now):
+            if state.is_over(now) and not state.is_starting(now, self._processes):
                 self.forget(name)
 
     def _speaks_for(self, state: JobState, number: int, sender: LocalSender) -> bool:
