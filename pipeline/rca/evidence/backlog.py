@@ -36,7 +36,7 @@ class BacklogRules:
         before_bin_count: number of earlier bins to compare durations with.
         kept_bin_count: number of bins for which durations are kept: a quarter of an hour.
         before_ns: how long before its detection the job may have slowed.
-        max_host_ratio: largest share of hosts at fault, unless they share a switch.
+        max_host_ratio: largest share of hosts at fault, unless they share a leaf switch.
     """
 
     bin_ns: int = 10 * NS_PER_SECOND
@@ -160,7 +160,14 @@ class BacklogTracker:
         self._bins = {host: bins for host, bins in kept.items() if bins}
 
     def _can_be_at_fault(self, hosts: Sequence[str]) -> bool:
-        """Return whether these hosts may be at fault: they are few, or at most half of all and share a leaf switch."""
+        """Return whether these hosts may be at fault: they are few, or at most half of all and share a leaf switch.
+
+        Hosts of several minipods are those of a ring that send from one minipod to the next: the way between these is
+        narrow, and no host is at fault.
+        """
+        ranks = [rank for host in hosts for rank in self._graph.ranks_of_host(host)]
+        if len(self._graph.placement.minipods_of(ranks)) > 1:
+            return False
         if len(hosts) <= few_hosts(self._graph, self._rules.max_host_ratio):
             return True
         common = common_component(self._graph, set(hosts))

@@ -19,10 +19,20 @@ HOSTS = 16
 
 
 class Job:
-    """Sixteen hosts, four behind each leaf switch; one state of each open flow every two seconds."""
+    """Sixteen hosts, four behind each leaf switch; one state of each open flow every two seconds.
 
-    def __init__(self, host_count: int = HOSTS) -> None:
-        places = [RankPlace(r, f"n{r:02d}", leaf=f"leaf{r // 4}") for r in range(host_count)]
+    Args:
+        host_count: number of hosts.
+        pod_hosts_count: hosts of a minipod, 0 = minipods are unknown.
+    """
+
+    def __init__(self, host_count: int = HOSTS, pod_hosts_count: int = 0) -> None:
+        places = [
+            RankPlace(
+                r, f"n{r:02d}", leaf=f"leaf{r // 4}", minipod=f"pod{r // pod_hosts_count}" if pod_hosts_count else ""
+            )
+            for r in range(host_count)
+        ]
         self.graph = build_graph(places)
         self.hosts = [place.host for place in places]
         self.tracker = BacklogTracker(BacklogRules(), self.graph)
@@ -101,6 +111,20 @@ def test_it_is_told_until_the_chunks_flow_again() -> None:
     assert job.named(600, AS_EVER) == ["n03"]
     job.run(600, 680)
     assert job.named(680) == []
+
+
+@pytest.mark.parametrize(
+    ("late", "named"), [({7, 15}, []), ({7}, ["n07"]), ({6, 7}, ["n06", "n07"]), ({4, 5, 6, 7, 15}, [])]
+)
+def test_senders_of_several_minipods_face_the_way_between_them_and_are_not_named(
+    late: set[int], named: list[str]
+) -> None:
+    """In a ring of two minipods the last host of each sends to the other one."""
+    job = Job(pod_hosts_count=8)
+    job.run(0, 100)
+    job.run(100, 160, late=late)
+
+    assert job.named(160) == named
 
 
 @pytest.mark.parametrize(
