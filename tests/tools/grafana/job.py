@@ -85,7 +85,7 @@ SELECT attempt, began,
     if(stage = '' OR median_seconds < 0, NULL, median_seconds) AS median_host_seconds,
     slowest_host, stage_hosts, open_hosts, lost_hosts,
     own_gpu_seconds / 3600 AS own_gpu_hours, waiting_gpu_seconds / 3600 AS waiting_gpu_hours,
-    last_host, saved_gpu_seconds / 3600 AS saved_gpu_hours,
+    last_host, saved_gpu_seconds / 3600 AS saved_gpu_hours, is_failed AS never_trained,
     if(stage = '' OR cache_hit_ratio < 0, NULL, cache_hit_ratio) AS cache_hits
 FROM tocsin.startup FINAL
 WHERE {ONE_JOB}
