@@ -103,6 +103,23 @@ def test_a_struck_rank_is_named_live_and_in_the_replay(short_folder: Path, tmp_p
     assert replayed == live
 
 
+def test_a_host_that_joins_late_is_named_and_nobody_else(short_folder: Path, tmp_path: Path) -> None:
+    drill = start(
+        short_folder, "--kind", "slow_startup", "--ranks", "6", "--seed", "1", "--record", str(tmp_path / "r")
+    )
+
+    output, _ = drill.process.communicate(timeout=300)
+
+    assert drill.process.returncode == 0, output
+    assert "ever named wrongly: 0" in output
+    (recording,) = (tmp_path / "r").iterdir()
+    truth = json.loads((recording / "truth.json").read_text("utf-8"))["faults"]
+    lines = [json.loads(line) for line in (recording / LIVE_FILE).read_text("utf-8").splitlines()]
+    late = [one["suspects"] for one in lines if one["cause"] == "startup_slow"]
+    assert late
+    assert all([one["name"] for one in named] == [truth[0]["suspects"][0]["name"]] for named in late), lines
+
+
 @pytest.mark.slow
 def test_a_long_stage_accuses_nobody(short_folder: Path) -> None:
     drill = start(short_folder, "--kind", "slow_stage", "--ranks", "4", "--seed", "1")
