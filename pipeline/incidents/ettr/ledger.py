@@ -9,19 +9,22 @@ from typing import Any, Final
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.incidents.closing import without_closings
 from tocsin.pipeline.incidents.ettr.attempt import AttemptAccount
+from tocsin.pipeline.incidents.ettr.starts import begin_of_stages
 from tocsin.pipeline.stores.attempt_starts import AttemptStart
 from tocsin.pipeline.stores.attempt_times import AttemptTime, TimePart
 from tocsin.pipeline.stores.base import ActionChange
 from tocsin.schemas.action_records import RESTARTING, ToldChange, told_change
 from tocsin.schemas.action_states import FINAL_STATES, ActionState
 from tocsin.schemas.job_key import IDLE_JOB_ID
-from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Slice, StepBatch, Topology
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, JobRecord, Slice, StepBatch, Topology
 from tocsin.schemas.verdicts import Verdict
 
 PART: Final = "ettr"
 """Name of the only part of a snapshot."""
 _HEARD_NS: Final = 60 * NS_PER_SECOND
 """A start is told again while nothing of it is new, as long as its attempt was heard within this time."""
+_LONGEST_STAGE_NS: Final = 3600 * NS_PER_SECOND
+"""A stage that began longer before an attempt's first word does not begin it: its process waited to be used."""
 _DECIDED: Final = frozenset({ActionState.APPROVED, ActionState.CLAIMED, ActionState.STARTED, ActionState.DONE})
 
 
@@ -91,7 +94,7 @@ class EttrLedger:
             return ()  # the time belongs to the attempt that followed
         account = job.attempts.get(data.job.attempt)
         if account is None:
-            account = self._begin(job, data.job, min(record.ts_ns for record in data.records))
+            account = self._begin(job, data.job, data.records)
         was_left_ns = account.left_ns
         account.last_sign_ns = max(account.last_sign_ns, data.end_ns)
         for record in data.records:
@@ -253,12 +256,20 @@ class EttrLedger:
         del self._jobs[name]
         self._told = {key: told for key, told in self._told.items() if (key.cluster, key.job_id) != name}
 
-    def _begin(self, job: _Job, key: JobKey, begin_ns: int) -> AttemptAccount:
-        """Begin an attempt, the newest; it ends the one before it."""
+    def _begin(self, job: _Job, key: JobKey, records: Sequence[JobRecord]) -> AttemptAccount:
+        """Begin an attempt, the newest; it ends the one before it.
+
+        It begins with its first word, or with the stage whose length that word tells; but while the attempt before was
+        heard, the time is that one's.
+        """
+        begin_ns = min(record.ts_ns for record in records)
+        staged_ns = begin_of_stages(records, begin_ns - _LONGEST_STAGE_NS)
         if job.attempts:
             older = job.attempts[max(job.attempts)]
             begin_ns = max(begin_ns, older.begin_ns, older.timeline.settled_ns)
-            older.end_waiting(begin_ns)
+            staged_ns = max(staged_ns, older.begin_ns, older.timeline.settled_ns, older.left_ns or older.last_sign_ns)
+            older.end_waiting(min(begin_ns, staged_ns))
+        begin_ns = min(begin_ns, staged_ns)
         account = job.attempts[key.attempt] = AttemptAccount(begin_ns)
         while len(job.attempts) > self._config.most_attempts_count:
             oldest = min(job.attempts)

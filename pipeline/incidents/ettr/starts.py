@@ -6,7 +6,7 @@ The account of an attempt's time says when a start began and when training began
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from tocsin.pipeline.incidents.ettr.timeline import Claim
 from tocsin.pipeline.stores.attempt_starts import AttemptStart, StartStage
 from tocsin.pipeline.stores.attempt_times import TimePart
 from tocsin.schemas import events
-from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, Topology
+from tocsin.schemas.records import NS_PER_SECOND, Event, JobKey, JobRecord, Topology
 from tocsin.schemas.startup import Edge, StartupStage
 from tocsin.schemas.wire.event_payloads import number
 
@@ -27,6 +27,8 @@ _KEPT_NS: Final = 120 * NS_PER_SECOND
 """How long the marks of a start are kept after training began: slower processes end their first step later."""
 _RETOLD_NS: Final = 3600 * NS_PER_SECOND
 """A start that goes on for longer is told again only when something is new."""
+NEVER_NS: Final = (1 << 63) - 1
+"""A time that does not come."""
 _MOST_STAGES: Final = 64
 _MOST_RANKS: Final = 1 << 17
 """Ranks, and processes in stages, that are kept."""
@@ -251,6 +253,20 @@ class StartAccount:
                     found._note(stage, edge, ts_ns)
         found._waiting = list(map(_waiting_from, state["waiting"]))
         return found
+
+
+def begin_of_stages(records: Iterable[JobRecord], since_ns: int) -> int:
+    """Return when the first stage began of which records tell the begin or the length, as far as that is known.
+
+    Args:
+        records: what an attempt tells.
+        since_ns: begins before are no start's.
+
+    Returns:
+        The time; ``NEVER_NS`` where there is none.
+    """
+    marks = (mark for record in records if isinstance(record, Event) for mark in marks_of(record))
+    return min((mark.ts_ns for mark in marks if mark.edge is Edge.BEGIN and mark.ts_ns >= since_ns), default=NEVER_NS)
 
 
 def _stage_of(table: StageTable, gpu_counts: Mapping[str, int]) -> StartStage:

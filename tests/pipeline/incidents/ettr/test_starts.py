@@ -122,15 +122,46 @@ def test_an_end_that_tells_its_length_begins_the_start() -> None:
     assert line.told[-1].stages[0].median_seconds == 25.0
 
 
-def test_a_stage_that_began_before_the_first_word_of_the_attempt_is_one_start_from_then_on() -> None:
+def first_word(second: float, seconds: float, attempt: int = 0) -> Event:
+    """The end of a stage that tells how long it took."""
+    told = event(second, "a", 0, events.STAGE, stage="env_setup", edge="end", seconds=seconds)
+    return replace(told, job=replace(JOB, attempt=attempt))
+
+
+def test_a_stage_that_began_before_the_first_word_of_the_attempt_counts_and_is_one_start() -> None:
     line = Started()
-    line.hear(20, event(19.5, "a", 0, events.STAGE, stage="env_setup", edge="end", seconds=10.0))
+    line.hear(20, first_word(19.5, 10.0))
     line.hear(31)
     line.step(60, 0, 20.0)
+    [stage] = line.told[-1].stages
 
     assert len(line.told) > 1
-    assert len({one.began_ns for one in line.told}) == 1
-    assert line.told[-1].train_ns == at(39.5)
+    assert {one.began_ns for one in line.told} == {at(9.5)}
+    assert (line.told[-1].train_ns, stage.own_gpu_ns) == (at(39.5), 10 * NS_PER_SECOND)
+    assert start_up_ns(line, 60) == [30 * NS_PER_SECOND]
+    [account] = line.ledger.accounts(at(60))
+    assert account.began_ns == at(9.5)
+
+
+def test_a_process_that_waited_for_hours_to_be_used_did_not_start_meanwhile() -> None:
+    line = Started()
+    line.hear(20, first_word(19.5, 4000.0))
+    line.step(60, 0, 20.0)
+
+    assert start_up_ns(line, 60) == [20 * NS_PER_SECOND]
+
+
+@pytest.mark.parametrize(("seconds", "began"), [(5.0, 94.5), (50.0, 59.5)])
+def test_an_attempt_never_begins_before_the_end_of_the_one_before(seconds: float, began: float) -> None:
+    line = Started()
+    line.stage(10, "begin", HOSTS)
+    line.step(40, 0, 10.0)
+    left(line, 60)
+    line.hear(100, first_word(99.5, seconds, attempt=1), job=replace(JOB, attempt=1))
+    first, second = line.ledger.accounts(at(100))
+
+    assert (first.until_ns, second.began_ns) == (at(began), at(began))
+    assert first.parts_ns.get(TimePart.SCHEDULING, 0) == at(began) - at(59.5)
 
 
 def left(line: Started, second: float, code: int = 1, hosts: Sequence[str] = HOSTS) -> None:
