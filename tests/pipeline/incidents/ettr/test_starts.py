@@ -272,7 +272,8 @@ def test_starts_have_the_seconds_of_the_account_of_time(drawn: list[Happening]) 
 
 
 def _with_stage(record: JobRecord) -> JobRecord:
-    """Return a record; a stage event gets a stage."""
+    """Return a record; a stage event gets a stage and a length."""
     if isinstance(record, Event) and record.name == events.STAGE:
-        return replace(record, payload={**record.payload, "stage": "env_setup"})
+        stage = ("env_setup", "model_init", "first_step")[record.ts_ns % 3]
+        return replace(record, payload={**record.payload, "stage": stage, "seconds": float(record.ts_ns % 97)})
     return record

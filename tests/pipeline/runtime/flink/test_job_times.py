@@ -224,3 +224,28 @@ def test_a_restart_says_the_same_bytes_again(records: list[JobRecord]) -> None:
     said = [{(one.key, one.value) for one in stream.outputs if one.topic == ETTR} for stream in (calm, killed)]
 
     assert said[0] == said[1]
+
+
+def test_a_start_that_failed_is_told_as_in_the_embedded_engine_once_the_job_trains() -> None:
+    records = list[JobRecord]()
+    for attempt, start_second, seconds in ((0, 0, 25), (1, 40, 20)):
+        shape = JobShape(rank_count=4, step_seconds=0.3, start_ns=START_NS + start_second * NS_PER_SECOND)
+        job = FakeJob(shape, JobKey("test", "job", attempt))
+        for rank in range(shape.rank_count):
+            job.event(rank, events.HELLO, world_size=shape.rank_count)
+            job.event(rank, events.STAGE, stage="env_setup", edge="begin", start_kind="full")
+        job.pause(100.0 if attempt == 0 else 5.0, "")
+        for second in range(seconds):
+            if attempt == 0 and second == seconds - 2:
+                for rank in range(shape.rank_count):
+                    job.event(rank, events.EXIT, code=1, signal=0)
+            records += job.second()
+    records.sort(key=lambda record: record.ts_ns)
+    outputs, _ = driven(records, DriverConfig(EngineConfig(), snapshot_seconds=7), 80)
+    wanted = embedded_rows(records, 82)[1]
+    last = {one.job.attempt: one for one in wanted}
+
+    assert starts_of(outputs) == wanted
+    assert (last[0].is_failed, last[1].is_failed) == (True, False)
+    assert last[0].start_up_ns == pytest.approx(23 * NS_PER_SECOND, rel=0.05)
+    assert last[0].stages[0].own_gpu_ns == pytest.approx(4 * 23 * NS_PER_SECOND, rel=0.05)
