@@ -40,11 +40,12 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Process:
-    """What is known of one rank's process: when it ended (0 = it runs), whether in order, since when it is stopped."""
+    """What is known of one rank's process: its end (0 = it runs), whether in order, since when it is stopped, id."""
 
     ended_ns: int = 0
     is_in_order: bool = False
     stopped_ns: int = 0
+    pid: int = 0
 
 
 class AttemptAccount:
@@ -94,7 +95,7 @@ class AttemptAccount:
         """Learn from an event of the attempt."""
         if event.name in _SIGNS_OF_START:
             begins_ns = [mark.ts_ns for mark in marks_of(event) if mark.edge is Edge.BEGIN]
-            if event.name == events.HELLO or begins_ns:
+            if begins_ns or (event.name == events.HELLO and not self._is_greeting_again(event)):
                 self._take_start(event, min(begins_ns, default=event.ts_ns))
             self.starts.take_event(event)
         elif event.name == events.PHASE:
@@ -157,6 +158,14 @@ class AttemptAccount:
         process = self._process(event.rank) if event.rank >= 0 else None
         if process is not None and process.ended_ns <= event.ts_ns:
             process.ended_ns = process.stopped_ns = 0
+
+    def _is_greeting_again(self, event: Event) -> bool:
+        """Return whether a hello is of a process that runs already: its agent began anew, and it starts nothing."""
+        process, pid = self._process(event.rank) if event.rank >= 0 else None, int(number(event.payload, "pid", 0))
+        if process is None or pid <= 0:
+            return False
+        is_known, process.pid = process.pid == pid and not process.ended_ns, pid
+        return is_known
 
     def end_start(self, until_ns: int, *, is_over: bool, tells_steps: bool) -> None:
         """Note whether a start that has not trained is over: its processes ended, or the attempt did.
@@ -336,7 +345,9 @@ class AttemptAccount:
             "since": [self._starting_ns, self._stopped_ns, self._decided_ns],
             "decided": self._decided_name,
             "steps": self._steps.to_state(),
-            "processes": [[rank, one.ended_ns, one.is_in_order, one.stopped_ns] for rank, one in processes.items()],
+            "processes": [
+                [rank, one.ended_ns, one.is_in_order, one.stopped_ns, one.pid] for rank, one in processes.items()
+            ],
             "phases": [[rank, phase, begin_ns] for (rank, phase), begin_ns in self._phases.items()],
             "faults": {name: asdict(one) for name, one in self._faults.items()},
             "stalls": [[rank, *one] for rank, one in self._stalls.items()],

@@ -226,6 +226,28 @@ def test_whoever_dies_in_the_first_step_has_failed_though_the_job_never_told_one
     assert start_up_ns(line, 45) == [35 * NS_PER_SECOND]
 
 
+def test_a_process_that_greets_an_agent_that_began_anew_starts_nothing() -> None:
+    line = Started()
+    line.hear(10, event(9.5, "a", 0, events.HELLO, pid=7))
+    line.step(20, 0, 5.0)
+    trained = start_up_ns(line, 20)
+    line.hear(30, event(29.5, "a", 0, events.HELLO, pid=7))
+    left(line, 600)
+
+    assert {one.began_ns for one in line.told} == {at(9.5)}
+    assert start_up_ns(line, 600) == trained == [5 * NS_PER_SECOND]
+
+
+def test_another_process_of_a_rank_starts_and_may_fail() -> None:
+    line = Started()
+    line.hear(10, event(9.5, "a", 0, events.HELLO, pid=7))
+    line.step(20, 0, 5.0)
+    line.hear(30, event(29.5, "a", 0, events.HELLO, pid=8))
+    left(line, 60)
+
+    assert (line.told[-1].began_ns, line.told[-1].over_ns, line.told[-1].is_failed) == (at(29.5), at(59.5), True)
+
+
 def test_processes_that_begin_again_in_place_take_the_failure_back() -> None:
     line = Started()
     line.hear(2, event(1.5, "a", 0, "host_up"))
