@@ -13,6 +13,8 @@ After "who is slowest, step after step" of the straggler study (What-if, OSDI'25
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,6 +143,26 @@ def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
         if (slow := _find_in_role(window, np.flatnonzero(window.roles == role), config)) is not None
     ]
     return max(found, key=lambda slow: slow.parts[0].excess_seconds, default=None)
+
+
+def luck_ratio(window: StepWindow, columns: Sequence[int]) -> float:
+    """Return the probability that as many ranks of a role are the slowest this often by luck.
+
+    Luck: in each step every rank is equally likely to be the slowest. Then c of N ranks have it in k or more of n steps
+    with a binomial probability, and there are N/c such sets of ranks. 1.0 without a step that tells.
+
+    Args:
+        window: the steps in which they look slow.
+        columns: columns of the suspected ranks, of one role.
+    """
+    members = np.flatnonzero(window.roles == window.roles[columns[0]])
+    own = window.own_seconds[:, members]
+    own = own[np.isfinite(own).sum(axis=1) >= 2]
+    slowest = members[np.nanargmax(own, axis=1)] if own.size else members[:0]
+    count, hits = slowest.size, int(np.isin(slowest, columns).sum())
+    share = len(columns) / members.size
+    tail = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(hits, count + 1))
+    return min(1.0, tail / share)
 
 
 def median_excess(window: StepWindow) -> FloatArray:

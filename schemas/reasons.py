@@ -237,6 +237,7 @@ class Reason(NamedReason):
     WARMING_UP = "warming_up", "Not enough steps yet to know what is normal."
     WITHIN_PATIENCE = "within_patience", "Waiting, but not longer than this job is known to wait."
     NOT_CONTINUOUS = "not_continuous", "Deviated for too short a time."
+    MAY_BE_LUCK = "may_be_luck", "Its ranks were the slowest no oftener than happens by luck among so few ranks."
     VICTIM = "victim", "Explained by another component's fault."
     NO_HOOK = "no_hook", "Steps without communication times: attach the hook (hook.attach) to see who waits for whom."
     GROUPS_UNKNOWN = "groups_unknown", "No communication groups announced: nobody knows who waits for whom."

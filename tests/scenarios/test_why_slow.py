@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -120,6 +121,53 @@ class TestPauses:
         scenario.job.extra_seconds = lambda _rank, step: 0.3 if step % 4 == 0 else 0.0
         scenario.run(60).check()
         assert "software_jitter" not in _causes(scenario)
+
+
+def _random_pauses(seed: int) -> Callable[[int, int], float]:
+    """A quarter of all forward passes take a pause of half a step to one and a half."""
+
+    def pause(rank: int, step: int) -> float:
+        drawn = random.Random(seed * 1_000_003 + rank * 100_003 + step)
+        return 0.2 * drawn.uniform(0.5, 1.5) if step > 60 and drawn.random() < 0.25 else 0.0
+
+    return pause
+
+
+def _heavy_lengths(seed: int) -> Callable[[int, int, str], float]:
+    """New sequence lengths with a heavy tail, for each rank in each step."""
+
+    def longer(rank: int, step: int, phase: str) -> float:
+        tail = random.Random(seed * 1_000_003 + rank * 100_003 + step).paretovariate(2.0) - 1.0
+        return 1.0 + min(0.4 * tail, 4.0) if step > 60 and phase in ("forward", "backward") else 1.0
+
+    return longer
+
+
+class TestFewRanks:
+    """Of few ranks the same one is the slowest in four of five steps every minute, by luck."""
+
+    @pytest.mark.parametrize("rank_count", [4, 6, 8])
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_random_pauses_accuse_nobody(self, rank_count: int, seed: int) -> None:
+        scenario = Scenario(JobShape(rank_count, step_seconds=0.2))
+        scenario.job.extra_seconds = _random_pauses(seed)
+        scenario.run(90)
+        assert [verdict for verdict in scenario.verdicts if verdict.suspects] == []
+
+    @pytest.mark.parametrize("rank_count", [4, 6, 8])
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_lengths_with_a_heavy_tail_accuse_nobody(self, rank_count: int, seed: int) -> None:
+        scenario = Scenario(JobShape(rank_count, step_seconds=0.2))
+        scenario.job.load = _heavy_lengths(seed)
+        scenario.run(90)
+        assert [verdict for verdict in scenario.verdicts if verdict.suspects] == []
+
+    @pytest.mark.parametrize("rank_count", [4, 6, 8])
+    def test_a_slow_rank_is_named_all_the_same(self, rank_count: int) -> None:
+        scenario = Scenario(JobShape(rank_count, step_seconds=0.2))
+        scenario.at(20).inject(scenario.job.slow, 1, "forward", 3.0)
+        scenario.want(between(20, 28), suspects=["n01"])
+        scenario.run(40).check()
 
 
 def _long_stage(rank: int, _step: int, phase: str) -> float:

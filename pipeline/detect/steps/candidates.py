@@ -57,6 +57,9 @@ class Candidate:
         last_ns: time at which it was last observed.
         detail: details for its anomaly.
         score: score of the last observation.
+        from_start: whether it has been slow since the job's first steps, so that there is no earlier time to compare
+            with.
+        luck_ratio: probability that its ranks were the slowest this often by luck since it began; 1.0: unknown.
     """
 
     since_ns: int
@@ -64,7 +67,7 @@ class Candidate:
     detail: dict[str, Any]
     score: float
     from_start: bool = False
-    """Whether it has been slow since the job's first steps, so that there is no earlier time to compare with."""
+    luck_ratio: float = 1.0
     is_reported: bool = False
     """Whether it lasted long enough to be reported as an anomaly."""
 
@@ -95,6 +98,12 @@ class Candidates:
             self.now[name] = seen
         else:
             known.last_ns, known.detail, known.score = seen.last_ns, seen.detail, seen.score
+            known.luck_ratio = seen.luck_ratio
+
+    def began_ns(self, name: str, seen_ns: int) -> int:
+        """Return since when a candidate looks slow, or what was seen now if it is none yet."""
+        known = self.now.get(name)
+        return seen_ns if known is None else known.since_ns
 
     def forget(self, name: str, newest_ns: int, grace_ns: int) -> None:
         """Drop a candidate not observed for longer than ``grace_ns``; remember it in ``past`` if it was reported."""

@@ -20,6 +20,7 @@ from tocsin.models.steps import (
     StepWindow,
     find_slow,
     has_peers,
+    luck_ratio,
     median_excess,
     volatility_ratio,
 )
@@ -222,7 +223,7 @@ class StepDetector(Abstaining):
             if not self._are_few(slow, ranks):
                 self._abstain(Reason.AMBIGUOUS)
                 continue
-            for host, seen in self._seen(slow, ranks, len(self.window) - count).items():
+            for host, seen in self._seen(slow, window, ranks, len(self.window) - count).items():
                 if host not in found or seen.detail["strength_ratio"] > found[host].detail["strength_ratio"]:
                     found[host] = seen
         if is_any_slow:
@@ -246,11 +247,12 @@ class StepDetector(Abstaining):
         step = self.window[row]
         return step.end_ns - int(float(step.values[:, 0].max()) * NS_PER_SECOND)
 
-    def _seen(self, slow: SlowRanks, ranks: Sequence[int], first_row: int) -> dict[str, Candidate]:
+    def _seen(self, slow: SlowRanks, window: StepWindow, ranks: Sequence[int], first_row: int) -> dict[str, Candidate]:
         """Return host -> its slow ranks as a candidate, with its own excess and begin.
 
         Args:
             slow: the slow ranks.
+            window: all steps of the window.
             ranks: rank of each column.
             first_row: row of the window at which the judged steps begin.
         """
@@ -266,7 +268,9 @@ class StepDetector(Abstaining):
             early = self._config.early_ratio * parts[0].excess_seconds
             from_start = any(self._early.get(rank, 0.0) >= early for rank in detail["ranks"])
             onset_ns = self._begin_ns(first_row + parts[0].first_row)
-            found[host] = Candidate(onset_ns, newest_ns, detail, slow.score, from_start)
+            since_ns = self._candidates.began_ns(host, onset_ns)
+            luck = luck_ratio(window.last(sum(step.end_ns > since_ns for step in self.window)), slow.columns)
+            found[host] = Candidate(onset_ns, newest_ns, detail, slow.score, from_start, luck)
         return found
 
     def _update_candidates(self, found: Mapping[str, Candidate]) -> None:
@@ -279,13 +283,7 @@ class StepDetector(Abstaining):
                 self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
 
     def _keep_overshadowed(self, found: Collection[str], window: StepWindow, ranks: Sequence[int]) -> None:
-        """Keep reported hosts that are still slow, though hidden by other hosts that are slower now.
-
-        Args:
-            found: the hosts that look slow in this slice.
-            window: the newest steps.
-            ranks: rank of each column of the window.
-        """
+        """Keep reported hosts that are still slow, though hidden by the slower ones found in this slice."""
         now = self._candidates.now
         hidden = [name for name in now if name not in (JOB, MORE) and name not in found and now[name].is_reported]
         excess = dict(zip(ranks, median_excess(window), strict=True)) if hidden else {}
@@ -363,7 +361,10 @@ class StepDetector(Abstaining):
             need = max(self._config.from_start_seconds, self._config.from_start_factor * need)
             if stages_unknown(self._graph, candidate.detail.get("ranks", ())):
                 return Reason.STAGES_UNKNOWN
-        return Reason.NOT_CONTINUOUS if candidate.lasted_seconds < need else None
+        if candidate.lasted_seconds < need:
+            return Reason.NOT_CONTINUOUS
+        is_new_host = "ranks" in candidate.detail and not candidate.is_reported
+        return Reason.MAY_BE_LUCK if is_new_host and candidate.luck_ratio > self._config.max_luck_ratio else None
 
     def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
         """Return the parts of the next snapshot that do not change any more, without those of the known names."""

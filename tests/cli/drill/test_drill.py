@@ -85,6 +85,7 @@ def start(folder: Path, *arguments: str) -> Marked:
         "kill",
         pytest.param("freeze", marks=pytest.mark.slow),
         "slow_compute",
+        "slow_network",
     ],
 )
 def test_a_struck_rank_is_named_live_and_in_the_replay(short_folder: Path, tmp_path: Path, kind: str) -> None:
@@ -133,17 +134,18 @@ def test_a_long_stage_accuses_nobody(short_folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cause"), [("gc_pauses", "software_jitter"), ("uneven_data", "data_imbalance")])
-def test_what_goes_round_is_told_and_whoever_was_named_by_chance_is_cleared(
+def test_what_goes_round_among_few_ranks_is_told_and_accuses_nobody(
     short_folder: Path, tmp_path: Path, kind: str, cause: str
 ) -> None:
     drill = start(short_folder, "--kind", kind, "--ranks", "4", "--seed", "1", "--record", str(tmp_path / "r"))
 
     output, _ = drill.process.communicate(timeout=300)
 
+    assert drill.process.returncode == 0, output
     (recording,) = (tmp_path / "r").iterdir()
-    last = {line["id"]: line for line in map(json.loads, (recording / LIVE_FILE).read_text("utf-8").splitlines())}
-    assert any(line["cause"] == cause and not line["suspects"] for line in last.values()), output
-    assert all(line["state"] == "cancelled" for line in last.values() if line["suspects"]), output
+    said = [json.loads(line) for line in (recording / LIVE_FILE).read_text("utf-8").splitlines()]
+    assert any(line["cause"] == cause for line in said), output
+    assert [line for line in said if line["suspects"]] == [], output
 
 
 @pytest.mark.parametrize(

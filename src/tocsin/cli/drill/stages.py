@@ -131,12 +131,13 @@ def train(config: RankConfig, board: Board) -> None:
         config: configuration of the rank.
         board: page shared with the drill.
     """
-    join_job(config)
+    store = join_job(config)
     place = StagePlace.of(config.rank, config.world_size, config.stage_count)
     replica_count = config.world_size // config.stage_count
     ranks = range(config.world_size)
     stages = [new_group(list(ranks[at : at + replica_count]), "dp") for at in ranks[::replica_count]]
     chains = [new_group(list(ranks[at::replica_count]), "pp") for at in range(replica_count)]
+    del store  # all groups are there
     hook.init(job_id=config.job_id, rank=config.rank, cluster=config.cluster, dp=place.replica, pp=place.stage)
     StageTrainer(config, board, place, stages[place.stage], chains[place.replica]).run()
     hook.close()

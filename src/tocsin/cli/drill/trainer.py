@@ -258,8 +258,12 @@ def new_group(ranks: list[int], kind: str) -> dist.ProcessGroup:
     return group
 
 
-def join_job(config: RankConfig) -> None:
-    """Join the job's process group over gloo."""
+def join_job(config: RankConfig) -> Store:
+    """Join the job's process group over gloo, and return the rendezvous store.
+
+    The caller keeps it until the last group is created: torch calls back into a store that is written in Python, and
+    such a store is gone with its last reference in Python.
+    """
     torch.set_num_threads(1)
     time.sleep(config.start_seconds or 0.0)
     store: Store = FileStore(str(config.store_path), config.world_size)
@@ -272,6 +276,7 @@ def join_job(config: RankConfig) -> None:
         world_size=config.world_size,
         timeout=_COLLECTIVE_TIMEOUT,
     )
+    return store
 
 
 def train(config: RankConfig, board: Board, kind: type[Trainer] = Trainer) -> None:
@@ -282,8 +287,9 @@ def train(config: RankConfig, board: Board, kind: type[Trainer] = Trainer) -> No
         board: page shared with the drill.
         kind: how it trains.
     """
-    join_job(config)
+    store = join_job(config)
     grid = make_grid(config)
+    del store  # all groups are there
     keeper = None if config.checkpoints is None else Keeper(config.rank, config.checkpoints)
     hook.init(
         job_id=config.job_id,
