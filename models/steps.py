@@ -145,24 +145,31 @@ def find_slow(window: StepWindow, config: SlowConfig) -> SlowRanks | None:
     return max(found, key=lambda slow: slow.parts[0].excess_seconds, default=None)
 
 
-def luck_ratio(window: StepWindow, columns: Sequence[int]) -> float:
+def luck_ratio(window: StepWindow, columns: Sequence[int], count: int, excess_seconds: float) -> float:
     """Return the probability that as many ranks of a role are the slowest this often by luck.
 
-    Luck: in each step every rank is equally likely to be the slowest. Then c of N ranks have it in k or more of n steps
-    with a binomial probability, and there are N/c such sets of ranks. 1.0 without a step that tells.
+    Luck is asked only where others are struck, too: 0.0 where no other rank of the role was late by half as much in any
+    step. Then every rank is as likely to be the slowest in a step: c of N ranks have it in k or more of n steps with a
+    binomial probability, and there are N/c such sets of ranks. 1.0 without a step that tells.
 
     Args:
-        window: the steps in which they look slow.
+        window: all known steps.
         columns: columns of the suspected ranks, of one role.
+        count: number of newest steps in which they look slow.
+        excess_seconds: what the slowest of them is late by.
     """
     members = np.flatnonzero(window.roles == window.roles[columns[0]])
     own = window.own_seconds[:, members]
+    is_suspect = np.isin(members, columns)
+    if not (own - _nanmedian1(own)[:, None] > excess_seconds / 2)[:, ~is_suspect].any():
+        return 0.0
+    own = own[-count:] if count else own[:0]
     own = own[np.isfinite(own).sum(axis=1) >= 2]
-    slowest = members[np.nanargmax(own, axis=1)] if own.size else members[:0]
-    count, hits = slowest.size, int(np.isin(slowest, columns).sum())
+    hits = int(is_suspect[np.nanargmax(own, axis=1)].sum()) if own.size else 0
     share = len(columns) / members.size
-    tail = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(hits, count + 1))
-    return min(1.0, tail / share)
+    steps = own.shape[0]
+    tail = sum(math.comb(steps, k) * share**k * (1 - share) ** (steps - k) for k in range(hits, steps + 1))
+    return min(1.0, float(tail) / share)
 
 
 def median_excess(window: StepWindow) -> FloatArray:

@@ -48,10 +48,7 @@ class Reason(NamedReason):
         "entered_other_collective",
         "The rank stands in another collective than its peers at the same place of the order.",
     )
-    STUCK_WHERE_PEERS_FINISHED = (
-        "stuck_where_peers_finished",
-        "The rank is unfinished with a collective that its peers finished.",
-    )
+    STUCK_WHERE_PEERS_FINISHED = "stuck_where_peers_finished", "Unfinished with a collective that its peers finished."
     TRANSFER_STALLED = (
         "transfer_stands_at_machine",
         "All are in the collective, no chunk moves, and those of one machine lie where they should not.",
@@ -237,7 +234,10 @@ class Reason(NamedReason):
     WARMING_UP = "warming_up", "Not enough steps yet to know what is normal."
     WITHIN_PATIENCE = "within_patience", "Waiting, but not longer than this job is known to wait."
     NOT_CONTINUOUS = "not_continuous", "Deviated for too short a time."
-    MAY_BE_LUCK = "may_be_luck", "Its ranks were the slowest no oftener than happens by luck among so few ranks."
+    MAY_BE_LUCK = (
+        "may_be_luck",
+        "Others are late, too, and it is the slowest no oftener than luck makes one of so few.",
+    )
     VICTIM = "victim", "Explained by another component's fault."
     NO_HOOK = "no_hook", "Steps without communication times: attach the hook (hook.attach) to see who waits for whom."
     GROUPS_UNKNOWN = "groups_unknown", "No communication groups announced: nobody knows who waits for whom."

@@ -35,8 +35,9 @@ class StepsConfig:
             (sequences of many lengths). Ranks of a quiet job scatter by 0.02 to 0.08.
         max_host_ratio: largest share of the hosts that can be slow together by a machine fault (of 16 hosts: two).
         max_luck_ratio: greatest probability that a host's ranks were the slowest this often by luck at which it is
-            reported. 1e-5: a job of a step a second looks 86,400 times a day. Of four ranks one must have been the
-            slowest ten times of ten, of eight seven of seven, of a hundred four of five.
+            reported, where others are late in some steps, too. 1e-5: a job of a step a second looks 86,400 times a day.
+            Of four ranks one must have been the slowest ten times of ten, of eight seven of seven, of a hundred four of
+            five.
         rotation: when one host after another looks slow.
         job_strength_ratio: least growth of the whole job's step time that is reported.
         job_kept_ratio: share of that line down to which a reported slowdown goes on. Without it a slowdown of just

@@ -269,7 +269,8 @@ class StepDetector(Abstaining):
             from_start = any(self._early.get(rank, 0.0) >= early for rank in detail["ranks"])
             onset_ns = self._begin_ns(first_row + parts[0].first_row)
             since_ns = self._candidates.began_ns(host, onset_ns)
-            luck = luck_ratio(window.last(sum(step.end_ns > since_ns for step in self.window)), slow.columns)
+            count = sum(step.end_ns > since_ns for step in self.window)
+            luck = luck_ratio(window, slow.columns, count, slow.parts[0].excess_seconds)
             found[host] = Candidate(onset_ns, newest_ns, detail, slow.score, from_start, luck)
         return found
 
