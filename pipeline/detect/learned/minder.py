@@ -37,7 +37,7 @@ from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.metrics import MetricTable
 from tocsin.schemas.model_announcement import BUILTIN_VERSION, content_hash
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import METRIC_SLICE_NS, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
 DETECTOR: Final = "minder"
@@ -110,6 +110,13 @@ class StreamingMinder(LearnedOperator):
             raise ConfigError("model", type(model.trained).__name__, "a model of minder")
         self._model, self._hash, self._version = model.trained, model.content_hash, version_of(model)
 
+    def on_slice(self, data: Slice) -> Judged:
+        """Abstain once for each metric slice that could have ended while no machine has told a metric."""
+        is_turn = data.start_ns // METRIC_SLICE_NS != data.end_ns // METRIC_SLICE_NS  # a restart changes nothing
+        if is_turn and self._model is not None and not self._hosts:
+            self._abstain(Reason.METRIC_MISSING)
+        return None
+
     def on_means(self, data: Slice, means: MetricMeans | None, table: MetricTable) -> Judged:
         """Take the means of one metric slice and return the machines that are far from their role's."""
         if self._hash != self._learned_hash:
@@ -118,6 +125,8 @@ class StreamingMinder(LearnedOperator):
             self._abstain(Reason.NO_MODEL)
             return ()
         if means is None:
+            if self._hosts:  # without machines ``on_slice`` says it
+                self._abstain(Reason.METRIC_MISSING)
             return None
         self._take(ticks_of_means(data, means, table, self._model.priority))
         groups = self._groups()

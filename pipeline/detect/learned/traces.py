@@ -1,8 +1,9 @@
 """The trace detectors of a running job: runtime entropy and the Bi-LSTM one-class network, each as an operator.
 
-Both judge windows of step phases and of collectives, role by role, as backtests do (``detect.traces``). ``entropy``
-judges without a model; an announced one sets its alarm line. ``bilstm`` abstains (``no_model``) until networks are
-announced, and where the job does not measure what they were trained on (``sources_missing``).
+Both judge windows of step phases and of collectives, role by role, as backtests do (``detect.traces``), and abstain
+where the job sends neither (``no_hook``). ``entropy`` judges without a model; an announced one sets its alarm line.
+``bilstm`` judges with the networks that ship until others are announced, and abstains where the job does not measure
+what they were trained on (``sources_missing``).
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class _StreamingTraces(LearnedOperator):
             config: settings.
             graph: facts of the job, fed with each slice before the detector is.
         """
-        self._longest_ns = config.windows.longest_ns
+        self._window_ns, self._longest_ns = config.windows.window_ns, config.windows.longest_ns
+        self._graph = graph
         self._detector = TraceDetector(replace(config, detectors=(self.name,)), graph)
         self.abstained = self._detector.abstained
         """Reason -> how often nothing was judged for it."""
@@ -60,12 +62,23 @@ class _StreamingTraces(LearnedOperator):
             return None
         found = self._detector.judge(data)
         if found is None:
+            self._note_missing_sources(data)
             if not self._standing_ns or data.end_ns - self._standing_ns < self._longest_ns:
                 return None
             self._standing_ns = 0
             return ()
         self._standing_ns = data.end_ns if found else 0
         return [replace(anomaly, model_version=self._version) for anomaly in found]
+
+    def _note_missing_sources(self, data: Slice) -> None:
+        """Abstain once for each least length of a window while the job has sent neither steps nor collectives.
+
+        The turns are those of the clock, and not of a counter, so that a restart changes nothing.
+        """
+        if self._detector.has_sources or data.start_ns // self._window_ns == data.end_ns // self._window_ns:
+            return
+        is_announced = self._graph.in_announced_phase(data.start_ns, data.end_ns)
+        self._abstain(Reason.ANNOUNCED_PHASE if is_announced else Reason.NO_HOOK)
 
     def _is_ready(self, data: Slice) -> bool:
         """Return whether the detector can judge this slice; a changed model is taken into use here."""

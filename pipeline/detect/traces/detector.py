@@ -136,6 +136,11 @@ class TraceDetector(Abstaining):
         """Number of operations dropped because a rank had too many in a window."""
         return self._windows.left_out_count
 
+    @property
+    def has_sources(self) -> bool:
+        """Whether the job ever sent what the detectors look at: steps, or whole collectives."""
+        return self._windows.has_sources
+
     def use_line(self, max_sigmas: float) -> None:
         """Judge the entropies by this alarm line from now on; what was learned of the ranks stays."""
         self._config = replace(self._config, entropy=replace(self._config.entropy, max_sigmas=max_sigmas))

@@ -137,6 +137,11 @@ class TraceWindows(Abstaining):
     _collectives: dict[int, list[tuple[str, float]]] = field(default_factory=dict)
     _begin_ns: int = 0
 
+    @property
+    def has_sources(self) -> bool:
+        """Whether any step or any usable collective was ever taken."""
+        return bool(self._seen or self._begin_ns)
+
     def take(self, data: Slice) -> bool:
         """Take one slice's records; return whether the window is full and ends with this slice.
 

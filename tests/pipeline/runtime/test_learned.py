@@ -13,15 +13,16 @@ from tests.pipeline.runtime.flink.stream import Stream
 from tocsin.models.minder_file import encode_minder
 from tocsin.pipeline.core.slices import RecordOutcome
 from tocsin.pipeline.detect.learned.config import DetectorMode, LearnedConfig
-from tocsin.pipeline.detect.learned.registry import learned_config
-from tocsin.pipeline.lab.testing import JobShape, MetricsScenario
+from tocsin.pipeline.detect.learned.registry import LEARNED, learned_config
+from tocsin.pipeline.lab.testing import JobShape, MachineShape, MetricsJob, MetricsScenario
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.pipeline.runtime.flink.driver import DriverConfig
 from tocsin.pipeline.runtime.job_pipeline import JobConfig
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.model_announcement import ModelAnnouncement, boundary_after, content_hash
-from tocsin.schemas.records import NS_PER_SECOND, JobRecord
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, Frame, JobRecord, StepBatch
 from tocsin.schemas.verdicts import Verdict
 from tocsin.schemas.wire.codec import encode
 
@@ -122,6 +123,32 @@ def test_settings_are_read_strictly() -> None:
     for wrong in (["minder"], ["minder=loud"], ["oracle=off"], ["minder=off", "minder=accuse"]):
         with pytest.raises(ConfigError, match="--detector"):
             learned_config(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kept", "abstained"),
+    [
+        ((Frame,), {"entropy": Reason.NO_HOOK, "bilstm": Reason.NO_HOOK}),
+        ((StepBatch, CollectiveBatch), {"minder": Reason.METRIC_MISSING}),
+    ],
+)
+def test_a_job_without_what_a_detector_looks_at_is_an_abstention_by_name(
+    kept: tuple[type[JobRecord], ...], abstained: dict[str, Reason]
+) -> None:
+    job = MetricsJob(JobShape(rank_count=8, step_seconds=1.0), MachineShape())
+    learned = learned_config([f"{name}=accuse" for name in LEARNED])
+    engine = EmbeddedEngine(EngineConfig(history=None, job=JobConfig(learned=learned)))
+    for _ in range(62):
+        for record in job.second():
+            if isinstance(record, kept) or not isinstance(record, Frame | StepBatch | CollectiveBatch):
+                engine.take(encode(record))
+        engine.tick(job.now_ns)
+
+    states = {one["detector"]: one for one in engine.status()["jobs"][0]["learned"]}
+    for name, state in states.items():
+        missing = {Reason.NO_HOOK, Reason.METRIC_MISSING} & set(state["abstained"])
+        assert missing == ({abstained[name]} if name in abstained else set())
+        assert all(state["abstained"][reason] > 5 for reason in missing)
 
 
 # -- both runtimes --------------------------------------------------------------------

@@ -24,10 +24,12 @@ from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.metrics import BUILTIN_TABLE
-from tocsin.schemas.records import Slice
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import METRIC_SLICE_NS, NS_PER_SECOND, JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly
 
 POWER = "gpu_power_watts"
+JOB = JobKey("lab", "j1", 0)
 
 
 def shipped() -> MinderModel:
@@ -187,3 +189,17 @@ def test_a_withdrawal_is_the_model_that_ships() -> None:
 def test_a_model_of_another_detector_is_no_model() -> None:
     with pytest.raises(ConfigError, match="must be a model of minder"):
         StreamingMinder(StreamingMinderConfig(), JobGraph()).on_model(Model("x", None, object(), "h"))
+
+
+# -- a job without metrics ----------------------------------------------------------
+
+
+def test_a_job_without_any_metric_is_an_abstention_by_name_once_a_slice() -> None:
+    operator = StreamingMinder(StreamingMinderConfig(), JobGraph())
+    seconds = [Slice(JOB, n * NS_PER_SECOND, (n + 1) * NS_PER_SECOND, ()) for n in range(60)]
+    for data in seconds:
+        operator.on_slice(data)
+        if data.end_ns % METRIC_SLICE_NS == 0:
+            operator.on_means(data, None, BUILTIN_TABLE)  # frames of another table alone: no second count
+
+    assert operator.abstained == {Reason.METRIC_MISSING: 12}

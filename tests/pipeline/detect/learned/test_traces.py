@@ -189,6 +189,25 @@ def test_a_job_that_does_not_measure_what_the_network_was_trained_on_is_an_abste
     assert {one.component.name for one in fewer.play(told).said} == {FAULTY_HOST}
 
 
+def empty(count: int) -> list[Slice]:
+    """Seconds in which the job sends neither steps nor collectives."""
+    return [Slice(JOB, n * NS_PER_SECOND, (n + 1) * NS_PER_SECOND, ()) for n in range(count)]
+
+
+@pytest.mark.parametrize(("make", "given"), KINDS)
+def test_a_job_that_sends_nothing_to_judge_is_an_abstention_by_name_once_a_window(
+    make: type[StreamingEntropy | StreamingBilstm], given: Model | None
+) -> None:
+    whole, cut = Job(make, given).play(empty(60)), Job(make, given)
+    for begin in range(0, 60, 7):
+        cut.play(empty(60)[begin : begin + 7]).restarted()
+    heard = Job(make, given).play(slices())
+
+    assert whole.operator.abstained == {Reason.NO_HOOK: 6}
+    assert cut.operator.abstained == whole.operator.abstained
+    assert Reason.NO_HOOK not in heard.operator.abstained
+
+
 @pytest.mark.parametrize(("make", "given"), KINDS)
 def test_a_rank_alone_in_its_role_is_not_judged(
     make: type[StreamingEntropy | StreamingBilstm], given: Model | None
