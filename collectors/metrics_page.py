@@ -296,7 +296,7 @@ class Pages:
         """
         self._pages: list[MetricsPage] = []
         self.words: list[str] = []
-        for address in addresses.replace(",", " ").split():
+        for address in addresses_in(addresses):
             try:
                 page = MetricsPage(address, families, health, ready)
             except PageTakenError as error:
@@ -317,17 +317,31 @@ class Pages:
             page.close()
 
 
-def _bind(address: str) -> socket.socket:
-    """Return a listening socket at an address."""
+def addresses_in(text: str) -> list[str]:
+    """Return the addresses of a text that separates them by commas or blanks."""
+    return text.replace(",", " ").split()
+
+
+def split_page_address(address: str) -> tuple[str, int]:
+    """Return host and port of a page's address.
+
+    Raises:
+        ConfigError: the text is not ``HOST:PORT``.
+    """
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and len(port) <= 5):
         raise ConfigError("metrics-listen", address, "HOST:PORT")
-    host = host.strip("[]")
+    if int(port) >= 1 << 16:
+        raise ConfigError("metrics-listen", address, "HOST:PORT with a port below 65536")
+    return host.strip("[]"), int(port)
+
+
+def _bind(address: str) -> socket.socket:
+    """Return a listening socket at an address."""
+    host, port = split_page_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, int(port)), family=family, backlog=128)
-    except OverflowError as error:
-        raise ConfigError("metrics-listen", address, f"an address that is free ({error})") from error
+        return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         raise PageTakenError("metrics-listen", address, f"an address that is free ({error})") from error
 

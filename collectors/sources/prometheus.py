@@ -67,9 +67,7 @@ class PrometheusCollector:
         Raises:
             ConfigError: the URL is not http or https.
         """
-        parts = urlsplit(config.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError("prometheus", config.url, "a URL that begins with http:// or https://")
+        check_url(config.url)
         self.name = config.name
         self.period_seconds = config.period_seconds
         self.skipped: Counter[str] = Counter()
@@ -150,6 +148,17 @@ def _fetch(url: str) -> bytes:
     with _opener().open(request, timeout=TIMEOUT_SECONDS) as response:
         data: bytes = response.read(MAX_PAGE_BYTES + 1)
         return data
+
+
+def check_url(url: str) -> None:
+    """Check the address of an exporter's page; nothing is fetched.
+
+    Raises:
+        ConfigError: it is no http or https URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError("prometheus", url, "a URL that begins with http:// or https://")
 
 
 def from_settings(settings: SourceSettings) -> list[Collector]:

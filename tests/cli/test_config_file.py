@@ -10,6 +10,7 @@ import pytest
 
 from tocsin.cli import config_file
 from tocsin.cli.main import main
+from tocsin.cli.setting_checks import CHECKS
 from tocsin.schemas.errors import ConfigError
 
 FILE = """
@@ -83,6 +84,20 @@ def test_without_a_file_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None
         ("[agent]\nspool-bytes = 1\nspool_bytes = 2", ("agent.spool_bytes", "written once")),
         ('[agent]\nconfig = "other.toml"', ("agent.config",)),
         ("[serve", ("a TOML file",)),
+        ('[serve]\ndetector = ["minder=loud"]', ("serve.detector", "minder=loud", "off, evidence, accuse")),
+        ('[serve]\ndetector = ["entropy=off", "minders=off"]', ("serve.detector", "'minders=off'", "one of bilstm")),
+        ('[serve]\ndetector = ["minder=off", "minder=accuse"]', ("serve.detector", "given once for minder")),
+        ('[serve]\nlisten = "4440"', ("serve.listen", "HOST:PORT")),
+        ('[serve]\nmetrics-listen = "127.0.0.1:1, x"', ("serve.metrics-listen", "'x'", "HOST:PORT")),
+        ('[serve]\nmetrics_listen = "127.0.0.1:70000"', ("serve.metrics_listen", "below 65536")),
+        ('[serve]\nclickhouse = "http://me@ch"', ("serve.clickhouse", "clickhouse://")),
+        ('[agent]\nengine = "engine-1"', ("agent.engine", "HOST:PORT")),
+        ('[agent]\nengine = "::1:4440"', ("agent.engine", "for IPv6")),
+        ('[agent]\nmetrics-listen = "9441"', ("agent.metrics-listen", "HOST:PORT")),
+        ("[agent]\nperiod-seconds = -1", ("agent.period-seconds", "positive")),
+        ('[agent]\nprometheus = ["http://a/m", "ftp://b"]', ("agent.prometheus", "'ftp://b'", "http://")),
+        ('[agent]\nkafka-compression = "zip"', ("agent.kafka-compression", "one of zstd")),
+        ('[agent]\ntopic-prefix = "a b"', ("agent.topic-prefix", "1 to 200")),
     ],
 )
 def test_what_is_wrong_names_file_key_and_the_right_key(
@@ -100,6 +115,38 @@ def test_serve_refuses_what_check_refuses(file: Path) -> None:
     file.write_text('[serve]\nlisten_on = "x"')
     with pytest.raises(ConfigError, match=r"serve\.listen_on.*did you mean 'listen'"):
         parsed("serve", "--config", str(file))
+
+
+def test_check_refuses_in_the_words_of_serve_and_shows_no_password(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gc.set_threshold", lambda *_: None)
+    monkeypatch.setattr("tocsin.cli.serve.set_up_logs", lambda _args: None)
+    data = ["--data", str(tmp_path / "data"), "--listen", f"unix:{tmp_path}/engine.sock", "--metrics-listen", ""]
+    for text in ('detector = ["minder=loud"]', 'clickhouse = "clickhouse://me:secret@ch/other"'):
+        file.write_text(f"[serve]\n{text}")
+        said = []
+        for command in (["config", "check", str(file)], ["serve", "--config", str(file), *data]):
+            assert main(command) == 2
+            said.append(capsys.readouterr().err)
+        words = [one.partition(": must be ")[2] for one in said]
+        assert words[0] == words[1] != ""
+        assert "secret" not in "".join(said)
+
+
+@pytest.mark.parametrize("command", config_file.COMMANDS)
+def test_each_further_check_is_of_a_setting_and_takes_its_default(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TOCSIN_LISTEN", "TOCSIN_METRICS_LISTEN", "TOCSIN_ENGINE", "TOCSIN_TOPIC_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"tocsin.cli.{command}").add_arguments(parser)
+    actions, defaults = config_file.settings_of(parser), vars(parser.parse_args([]))
+    for name, check in CHECKS[command].items():
+        default = defaults[actions[name].dest]
+        if default is not None:
+            check(default)
 
 
 def test_check_says_what_the_file_sets_and_hides_passwords(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from tocsin.cli.config_file import COMMANDS, checked, read
+from tocsin.cli.setting_checks import CHECKS
 from tocsin.schemas.printable import plain
 
 _PASSWORD = re.compile(r"(://[^/@:]*:)[^@/]*@")
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     for command in COMMANDS:
         parser = argparse.ArgumentParser(prog=f"tocsin {command}")
         importlib.import_module(f"tocsin.cli.{command}").add_arguments(parser)
-        for name, value in checked(args.file, tables, command, parser).items():
+        for name, value in checked(args.file, tables, command, parser, CHECKS[command]).items():
             shown = _PASSWORD.sub(r"\1***@", str(value))
             print(plain(f"{command}.{name} = {shown}"))
     print(plain(f"{args.file}: right"))

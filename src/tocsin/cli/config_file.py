@@ -19,8 +19,9 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from tocsin.schemas.errors import ConfigError
@@ -83,8 +84,21 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def checked(path: Path, tables: Mapping[str, Any], command: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
+def checked(
+    path: Path,
+    tables: Mapping[str, Any],
+    command: str,
+    parser: argparse.ArgumentParser,
+    checks: Mapping[str, Callable[[Any], object]] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Return the settings of one command, converted as its flags would: flag name without dashes -> value.
+
+    Args:
+        path: the settings file, for errors.
+        tables: its tables.
+        command: one of ``COMMANDS``.
+        parser: parser of the command, with all its flags.
+        checks: flag name without dashes -> further check of its converted value, which raises ConfigError.
 
     Raises:
         ConfigError: a key or value is wrong; the error names file, key and value, and suggests the nearest known key.
@@ -99,7 +113,16 @@ def checked(path: Path, tables: Mapping[str, Any], command: str, parser: argpars
         if name in found:
             raise ConfigError(where, _shown(value), "written once, with - or with _")
         found[name] = _value(where, actions[name], value)
+        try:
+            checks.get(name, _take_any)(found[name])
+        except ConfigError as error:  # its value is shown without a password, and it is the one of a list that is wrong
+            raise ConfigError(where, error.value, error.must) from error
     return found
+
+
+def _take_any(value: object) -> None:
+    """Check nothing."""
+    del value
 
 
 def settings_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
