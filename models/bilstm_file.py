@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tocsin.models.bilstm_bounds import check_network
 from tocsin.models.bilstm_ocnn import OcnnModel, read_model
 from tocsin.models.op_features import FAMILIES, PHASES, REST, is_phase_vocabulary
 from tocsin.models.sealed import refuse, seal, unseal
@@ -53,4 +54,16 @@ def decode_bilstm(data: bytes) -> dict[str, OcnnModel]:
     if "phases" in networks and not is_phase_vocabulary(words := networks["phases"].vocabulary.words):
         text = f"vocabulary of phases = {words}: must be of {PHASES}, in this order and with {REST}"
         refuse(ModelRefusal.MODEL_UNDECODABLE, text)
+    return networks
+
+
+def decode_live_bilstm(data: bytes) -> dict[str, OcnnModel]:
+    """Read a file of ``encode_bilstm`` for a running engine, where each network runs over all ranks in each window.
+
+    Raises:
+        ModelRefusedError: as ``decode_bilstm``; or a network is out of the bounds of ``bilstm_bounds``.
+    """
+    networks = decode_bilstm(data)
+    for family, network in networks.items():
+        check_network(family, network)
     return networks

@@ -14,6 +14,7 @@ g is bounded because with a linear g the objective is degenerate: it goes to zer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -315,9 +316,13 @@ def _check_shapes(arrays: dict[str, NDArray[Any]], features: int) -> None:
 def _number(head: dict[str, Any], name: str) -> float:
     """Return a finite number of a model's head as a float; refuse anything else."""
     value = head.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{name} = {value!r}: must be a number")
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        _refuse(ModelRefusal.MODEL_UNDECODABLE, f"{name} = {str(value)[:80]}: must be a number")
+    return number
 
 
 def _refuse(reason: ModelRefusal, text: str) -> NoReturn:

@@ -11,6 +11,7 @@ from tocsin.models.lstm_vae import WINDOW_TICKS, Limits, LstmVae
 from tocsin.models.lstm_vae_file import arrays_of, decode_vae, encode_vae
 from tocsin.models.minder import MinderModel, Variant
 from tocsin.models.sealed import refuse, seal, unseal
+from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, possible_range
 from tocsin.schemas.reasons import ModelRefusal
 
 MAGIC: Final = b"TCMDR"
@@ -23,6 +24,11 @@ MAX_HIDDEN_SIZE, MAX_LATENT_SIZE = 16, 32
 """Largest network that a running engine takes: four times the paper's, sixteen times its work."""
 MAX_WEIGHT: Final = 1000.0
 """Largest weight: gates are saturated at a hundredth of it."""
+MIN_WIDTH, MIN_CUSTOM_WIDTH = 1e-3, 1e-18
+"""Least distance of a metric's limits, in its unit: of a built-in metric a thousandth, finer than any source tells it
+(a milliwatt, a packet in a quarter hour); of users' metrics, whose unit nobody knows, the inverse of the largest value
+that they may have. Between closer limits all values would be far outside, and all machines alike."""
+_BUILTIN: Final = {metric.name: metric for metric in (*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host)}
 _INTEGRATED: Final = ""
 """Name of the all-metrics model in the list of parts, where other parts have their metric's name."""
 
@@ -80,9 +86,12 @@ def decode_live_minder(data: bytes) -> MinderModel:
 
     Raises:
         ModelRefusedError: as ``decode_minder``; or there are too many metrics, a network is too large, or a weight
-            is so large that it can only saturate.
+            is so large that it can only saturate; or the limits of a metric are such that no value of it lies between
+            them, or all look alike.
     """
     model = decode_minder(data)
+    for name, limits in model.limits.items():
+        _check_possible(name, limits)
     if len(model.priority) > MAX_METRICS:
         refuse(
             ModelRefusal.OUT_OF_RANGE, f"priority names {len(model.priority)} metrics: must be {MAX_METRICS} at most"
@@ -100,6 +109,18 @@ def decode_live_minder(data: bytes) -> MinderModel:
                 f"LSTM-VAE of {name}: a weight of {largest:g}: must be {MAX_WEIGHT:g} at most",
             )
     return model
+
+
+def _check_possible(name: str, limits: Limits) -> None:
+    """Refuse limits beyond what the metric can be (``possible_range``), or closer than its source tells it."""
+    low, high = possible_range(_BUILTIN.get(name, Metric(name, "host")))
+    if not low <= limits.low < limits.high <= high:
+        found, wanted = f"{limits.low:g} to {limits.high:g}", f"within what it can be, {low:g} to {high:g}"
+        refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {found}: must be {wanted}")
+    least = MIN_WIDTH if name in _BUILTIN else MIN_CUSTOM_WIDTH
+    if limits.high - limits.low < least:
+        found = f"{limits.low:g} to {limits.high:g}"
+        refuse(ModelRefusal.OUT_OF_RANGE, f"limits of {name} = {found}: must be {least:g} apart at least")
 
 
 def _number(value: Any, field: str) -> float:

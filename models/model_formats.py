@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from tocsin.models.bilstm_file import decode_bilstm
+from tocsin.models.bilstm_file import decode_live_bilstm
 from tocsin.models.documents import Model, read_peers, read_steps, refuse_field
 from tocsin.models.entropy_file import decode_entropy
 from tocsin.models.minder_file import decode_live_minder
@@ -41,7 +41,7 @@ class ModelFormat(NamedTuple):
 
 
 FORMATS: Final[Mapping[str, ModelFormat]] = {
-    "bilstm": ModelFormat(1, decode_bilstm, is_trained=True),
+    "bilstm": ModelFormat(1, decode_live_bilstm, is_trained=True),
     "entropy": ModelFormat(1, decode_entropy, is_trained=True),
     "minder": ModelFormat(1, decode_live_minder, is_trained=True),
     "peers": ModelFormat(1, read_peers),

@@ -15,9 +15,10 @@ from tests.models.test_lstm_vae_file import drawn
 from tocsin.models.lstm_vae import Limits, LstmVae
 from tocsin.models.lstm_vae_file import encode_vae
 from tocsin.models.minder import MinderConfig, MinderModel, Samples, Variant, detect
-from tocsin.models.minder_file import FORMAT_VERSION, MAGIC, decode_minder, encode_minder
+from tocsin.models.minder_file import FORMAT_VERSION, MAGIC, decode_live_minder, decode_minder, encode_minder
 from tocsin.models.sealed import seal, unseal
 from tocsin.schemas.errors import ModelRefusedError
+from tocsin.schemas.metrics import BUILTIN_TABLE, Metric, possible_range
 from tocsin.schemas.reasons import ModelRefusal, Reason
 
 WATTS = Limits(0.0, 700.0)
@@ -88,6 +89,42 @@ def test_a_model_that_does_not_fit_together_is_refused_by_field_and_value(
 
     assert error.reason == ModelRefusal.OUT_OF_RANGE
     assert reported in str(error)
+
+
+def with_limits(name: str, limits: Limits) -> MinderModel:
+    """A model of one metric with these limits."""
+    vae = dataclasses.replace(drawn(), metrics=(name,), limits=(limits,))
+    return MinderModel({name: limits}, {name: vae}, None, (name,))
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "reported"),
+    [
+        ("gpu_power_watts", Limits(0.0, 5e-324), "= 0 to 4.94066e-324: must be 0.001 apart at least"),
+        ("gpu_power_watts", Limits(1e9, 1e10), "= 1e+09 to 1e+10: must be within what it can be, 0 to 4000"),
+        ("gpu_util_ratio", Limits(-5.0, -4.0), "= -5 to -4: must be within what it can be, 0 to 2"),
+        ("gpu_util_ratio", Limits(0.5, 0.5 + 1e-9), "must be 0.001 apart at least"),
+        ("own_metric", Limits(0.0, 1e-300), "= 0 to 1e-300: must be 1e-18 apart at least"),
+        ("own_metric", Limits(-1e307, 1e307), "must be within what it can be, -1e+18 to 1e+18"),
+    ],
+)
+def test_an_engine_takes_no_limits_between_which_the_metric_cannot_vary(
+    name: str, limits: Limits, reported: str
+) -> None:
+    with pytest.raises(ModelRefusedError) as caught:
+        decode_live_minder(encode_minder(with_limits(name, limits)))
+
+    assert caught.value.reason == ModelRefusal.OUT_OF_RANGE
+    assert f"limits of {name} " in str(caught.value)
+    assert reported in str(caught.value)
+
+
+@pytest.mark.parametrize("metric", [*BUILTIN_TABLE.gpu, *BUILTIN_TABLE.host], ids=lambda metric: metric.name)
+def test_an_engine_takes_the_limits_that_training_learns(metric: Metric) -> None:
+    """Those of the table; where it has none, the largest sample, or one unit where nothing ever moved."""
+    for most in (possible_range(metric)[1], 1.0):
+        high = most if metric.high is None else metric.high
+        decode_live_minder(encode_minder(with_limits(metric.name, Limits(metric.low or 0.0, high))))
 
 
 def test_a_model_under_another_metrics_name_is_refused() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from tocsin.models.bilstm_bounds import MAX_WORDS
 from tocsin.models.bilstm_file import encode_bilstm
 from tocsin.models.bilstm_ocnn import OcnnModel
 from tocsin.models.op_features import COMMUNICATION, FAMILIES, OTHER, PHASES, Vocabulary, phase_vocabulary
@@ -45,8 +46,6 @@ _HELD_OUT_SHARE: Final = 4
 """One recording of this many is held out, at least one."""
 _MOST_SEQUENCES: Final = 300
 """Most sequences of one recording and family, so that a large one does not outweigh the others."""
-_MOST_WORDS: Final = 32
-"""Most classes of a vocabulary; rarer operations are ``other``."""
 _WORD_COLUMNS: Final = {"collectives": "op_name", "ops": "optype"}
 
 Networks = Mapping[str, OcnnModel]
@@ -209,7 +208,7 @@ def vocabularies(found: Sequence[Mapping[str, tuple[str, ...]]]) -> dict[str, tu
     words = {"phases": phase_vocabulary(set.intersection(*phases)).words if phases else ()}
     for family in _WORD_COLUMNS:
         counts = Counter(word for one in found for word in one[family] if word not in ("", OTHER))
-        words[family] = tuple(sorted(sorted(counts, key=lambda word: (-counts[word], word))[:_MOST_WORDS]))
+        words[family] = tuple(sorted(sorted(counts, key=lambda word: (-counts[word], word))[:MAX_WORDS]))
     return {family: words[family] for family in FAMILIES if words[family]}
 
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="training needs tocsin[train]")
 
 from tests.pipeline.lab.backtest.trace_kit import OP_TYPES, traced  # noqa: E402  # torch first
 from tests.pipeline.lab.training.kit import looked, written  # noqa: E402
-from tocsin.models.bilstm_file import encode_bilstm  # noqa: E402
+from tocsin.models.bilstm_file import decode_live_bilstm, encode_bilstm  # noqa: E402
 from tocsin.models.op_features import PHASES  # noqa: E402
 from tocsin.models.training.bilstm_ocnn_training import OcnnTraining  # noqa: E402
 from tocsin.pipeline.detect.traces.training import role_windows, sequences_in, sequences_of  # noqa: E402
@@ -89,6 +89,18 @@ def test_a_line_is_chosen_on_the_recordings_with_a_truth(base: Path) -> None:
     assert found.line_factor in bilstm.LINE_FACTORS
     assert (found.choice.score.hit_count, found.choice.score.missed_count, found.choice.score.false_count) == (1, 0, 0)
     assert found.choice.reason is BudgetReason.NO_BUDGET
+
+
+@pytest.mark.parametrize(("tables", "family"), [(STEPS_ONLY, "phases"), (OPS_ONLY, "ops")])
+def test_an_engine_takes_what_training_makes_with_every_line_that_it_may_choose(
+    base: Path, tables: tuple[str, ...], family: str
+) -> None:
+    found, _ = fitted(base / family, tables)
+    network = found.choice.thing[family]
+    trained = network.line_factor / found.line_factor
+
+    for factor in bilstm.LINE_FACTORS:
+        decode_live_bilstm(encode_bilstm({family: replace(network, line_factor=factor * trained)}))
 
 
 def test_time_of_a_fault_teaches_nothing(tmp_path: Path) -> None:
