@@ -59,6 +59,7 @@ class Incident:
         is_lone: whether the other hosts went on as if nothing had happened, by the last finding.
         is_wordless: whether processes ended by themselves without a reason, by the last finding: lost numbers may
             explain that.
+        own_confidence: the verdict's confidence without what learned detectors add; 0: it is the same.
     """
 
     verdict: Verdict
@@ -72,6 +73,7 @@ class Incident:
     spell_ns: int = 0
     is_lone: bool = False
     is_wordless: bool = False
+    own_confidence: float = 0.0
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as a JSON-able object."""
@@ -87,6 +89,11 @@ class Incident:
     def is_sure(self) -> bool:
         """Whether the verdict is confirmed, or was with these suspects."""
         return self.was_confirmed or self.verdict.state is VerdictState.CONFIRMED
+
+    @property
+    def weighed_confidence(self) -> float:
+        """The confidence that is compared with those of other explanations: without what learned detectors add."""
+        return self.own_confidence or self.verdict.confidence
 
     @property
     def spell_began_ns(self) -> int:

@@ -230,7 +230,7 @@ class Decide:
             suspects=finding.suspects,
             onset_ns=finding.onset_ns,
             detected_ns=now_ns,
-            confidence=finding.confidence,
+            confidence=finding.told_confidence or finding.confidence,
             action=action,
             reason=finding.reason.value,
             evidence=evidence,
@@ -243,6 +243,7 @@ class Decide:
         )
         incident = Incident(verdict, now_ns, now_ns, finding.certain, seen_ns, bool(closed.was_confirmed))
         incident.is_lone, incident.is_wordless = finding.is_lone, finding.is_wordless
+        incident.own_confidence = finding.confidence if finding.told_confidence else 0.0
         self._incidents.append(incident)
         return [verdict]
 
@@ -287,7 +288,11 @@ class Decide:
             action, evidence = action_of(finding, confirmed=confirm or finding.certain, hard=hard)
         if not changed and confirm == confirmed and action is verdict.action:
             return []
-        confidence = min(0.99, finding.confidence + (0.05 if confirm else 0.0))
+        least = (verdict.confidence, incident.weighed_confidence) if retold else (0.0, 0.0)
+        more = 0.05 if confirm else 0.0
+        told = max(least[0], min(0.99, (finding.told_confidence or finding.confidence) + more))
+        own = max(least[1], min(0.99, finding.confidence + more))
+        incident.own_confidence = own if own != told else 0.0
         incident.verdict = replace(
             verdict,
             fault=finding.fault,
@@ -295,7 +300,7 @@ class Decide:
             suspects=finding.suspects,
             onset_ns=finding.onset_ns if changed else verdict.onset_ns,
             detected_ns=now_ns,
-            confidence=max(confidence, verdict.confidence if retold else 0.0),
+            confidence=told,
             action=action,
             reason=finding.reason.value,
             evidence=evidence,

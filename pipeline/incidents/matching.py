@@ -135,7 +135,7 @@ def explains_better(finding: Finding, incident: Incident) -> bool:
         return finding.certain
     if components(finding.suspects) > components(verdict.suspects) and finding.cause == verdict.cause:
         return True  # the second of two machines behind one switch was heard of a little later
-    return finding.onset_ns < verdict.onset_ns and finding.confidence >= verdict.confidence
+    return finding.onset_ns < verdict.onset_ns and finding.confidence >= incident.weighed_confidence
 
 
 def _died_of_hang(finding: Finding, incident: Incident) -> bool:

@@ -19,7 +19,7 @@ class Finding:
         cause: a word of ``tocsin.schemas.causes``.
         suspects: components that the evidence singles out; empty if none.
         onset_ns: time at which the fault began.
-        confidence: between 0 and 1.
+        confidence: between 0 and 1, without what learned detectors add.
         reason: named reason for the finding.
         evidence: observations that support it, strongest first.
         certain: whether the evidence cannot disappear (a process is dead), so that no second look is needed before an
@@ -70,6 +70,8 @@ class Finding:
     is_by_part: bool = False
     ends: Reason | None = None
     costs_ratio: float | None = None
+    told_confidence: float = 0.0
+    """The confidence that the verdict tells: with what learned detectors add. 0: they add nothing."""
 
     @property
     def accused(self) -> tuple[str, ...]:

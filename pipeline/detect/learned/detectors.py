@@ -10,7 +10,7 @@ from typing import Any
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.core.operator import anomaly_from, pack_state, unpack_state
 from tocsin.pipeline.detect.learned.config import DetectorMode, LearnedConfig
-from tocsin.pipeline.detect.learned.operator import Judged, LearnedOperator
+from tocsin.pipeline.detect.learned.operator import LONGEST_NS, Judged, LearnedOperator
 from tocsin.pipeline.detect.learned.registry import LEARNED
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.metrics import MetricTable
@@ -51,19 +51,19 @@ class LearnedDetectors:
         for name, operator in self.operators.items():
             self._choose(name, operator, data)
             with self._timed(name):
-                self._take(name, operator.on_slice(data))
+                self._take(name, operator.on_slice(data), data.end_ns)
 
     def on_means(self, data: Slice, means: MetricMeans | None, table: MetricTable) -> None:
         """Let the detectors take one metric slice."""
         for name, operator in self.operators.items():
             self._choose(name, operator, data)
             with self._timed(name):
-                self._take(name, operator.on_means(data, means, table))
+                self._take(name, operator.on_means(data, means, table), data.end_ns)
 
-    def _take(self, name: str, judged: Judged) -> None:
-        """Remember what a detector said, unless it judged nothing new."""
-        if judged is not None:
-            self._standing[name] = tuple(judged)
+    def _take(self, name: str, judged: Judged, now_ns: int) -> None:
+        """Remember what a detector said; where it judged nothing new, what it said lately stands."""
+        found = self._standing.get(name, ()) if judged is None else judged
+        self._standing[name] = tuple(one for one in found if now_ns - one.slice_end_ns <= LONGEST_NS)
 
     @property
     def anomalies(self) -> tuple[Anomaly, ...]:

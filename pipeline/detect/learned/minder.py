@@ -28,7 +28,7 @@ from tocsin.models.minder_stream import LEAST_MACHINES, centre_scores, embedding
 from tocsin.pipeline.core.arrays import array_from, array_state
 from tocsin.pipeline.core.operator import pack_state, unpack_state
 from tocsin.pipeline.detect.baselines.minder_ticks import Ticks, ticks_of_means
-from tocsin.pipeline.detect.learned.operator import Judged, LearnedOperator
+from tocsin.pipeline.detect.learned.operator import LONGEST_NS, Judged, LearnedOperator
 from tocsin.pipeline.detect.learned.shipped import shipped_model
 from tocsin.pipeline.detect.peers.cusum import Cusum, MetricDeviation, SumConfig
 from tocsin.pipeline.detect.peers.rows import groups_of
@@ -95,6 +95,8 @@ class StreamingMinder(LearnedOperator):
         self._seen: NDArray[np.int64] = np.zeros((0, len(metrics)), np.int64)
         """Windows that taught it, same shape."""
         self._sums = Cusum(self._config.sums, len(metrics))
+        self._taken_ns = 0
+        """End of the newest slice that had means, 0 = none yet."""
 
     def on_model(self, model: Model | None) -> None:
         """Judge with an announced model, None = with the one that ships, from the next slice on.
@@ -128,6 +130,10 @@ class StreamingMinder(LearnedOperator):
             if self._hosts:  # without machines ``on_slice`` says it
                 self._abstain(Reason.METRIC_MISSING)
             return None
+        if data.start_ns - self._taken_ns > LONGEST_NS:  # windows of samples before and after a gap say nothing
+            self._samples = np.full_like(self._samples, np.nan)
+            self._sums.clear()
+        self._taken_ns = data.end_ns
         self._take(ticks_of_means(data, means, table, self._model.priority))
         groups = self._groups()
         if (groups < 0).all():
@@ -257,6 +263,7 @@ class StreamingMinder(LearnedOperator):
             "usual": array_state(self._usual),
             "seen": array_state(self._seen),
             "sums": self._sums.to_state(),
+            "taken_ns": self._taken_ns,
             "abstained": self.abstained,
         }
         return {DETECTOR: pack_state(state)}
@@ -268,3 +275,4 @@ class StreamingMinder(LearnedOperator):
         self._samples, self._usual, self._seen = (array_from(state[name]) for name in ("samples", "usual", "seen"))
         self._sums = Cusum(self._config.sums, self._usual.shape[1])
         self._sums.load_state(state["sums"])
+        self._taken_ns = state.get("taken_ns", 0)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tocsin.models.documents import Model
 from tocsin.models.metric_means import MetricMeans
 from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.schemas.metrics import MetricTable
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly
 
 Judged = Sequence[Anomaly] | None
 """Anomalies that stand from this slice on; None: nothing new was judged, and the last ones still stand."""
+LONGEST_NS: Final = 120 * NS_PER_SECOND
+"""After so long an anomaly that nothing new confirms is withdrawn: its records may have stopped, not its fault."""
 
 
 class LearnedOperator(Abstaining):

@@ -1,8 +1,9 @@
 """What anomalies of learned detectors do to findings: support them, and where a person allows it, accuse alone.
 
 A learned detector says that a machine is unlike its peers, or unlike what it learned, and not why. So its anomalies
-support what others found about the same machine: they stand in the evidence and raise the confidence. They change
-neither who is named nor what is proposed; a rule of the policy that asks for a least confidence may hold sooner.
+support what others found about the same machine: they stand in the evidence and raise the confidence that is told.
+Explanations are weighed against each other without them, so they change neither who is named nor what is proposed; a
+rule of the policy or a route of alerts that asks for a least confidence may hold sooner.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _supported(finding: Finding, learned: LearnedEvidence) -> Finding:
     return replace(
         finding,
         evidence=(*finding.evidence, *map(evidence_of_learned, found)),
-        confidence=max(finding.confidence, min(MAX_CONFIDENCE, confidence)),
+        told_confidence=max(finding.confidence, min(MAX_CONFIDENCE, confidence)),
     )
 
 
@@ -136,7 +137,9 @@ def accused_alone(
     slowdown = pace.slowdown_since(onset_ns - rules.before_onset_ns, now_ns)
     if slowdown is None and lasted_ns < rules.undecided_ns:
         return [], Reason.NOT_CONTINUOUS
-    hurts = slowdown is None or slowdown.is_likely
+    # Steps that do not reach back to before the onset show no harm; it is assumed only where nobody tells steps.
+    is_unknown = not pace.median_step_ns or bool(pace.stalled_since_ns)
+    hurts = is_unknown if slowdown is None else slowdown.is_likely
     stalled = FaultKind.HANG if pace.stalled_since_ns else FaultKind.FAIL_SLOW
     is_brief = lasted_ns < rules.sure_ns
     finding = Finding(

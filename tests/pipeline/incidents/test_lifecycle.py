@@ -392,6 +392,32 @@ class TestAnyStory:
         one.see(seconds=max(GONE, CONFIG.flapping.most_gone_ns // NS_PER_SECOND) + 1)  # what comes again is well later
         assert one.decide.live == ()
 
+    @given(st.lists(st.tuples(choices, st.integers(1, 20), st.booleans()), min_size=1, max_size=10))
+    def test_what_learned_detectors_add_changes_the_told_confidence_alone(
+        self, story: list[tuple[Any, int, bool]]
+    ) -> None:
+        plain, supported = Life(), Life()
+        for drawn, seconds, is_supported in story:
+            found = _findings(drawn)
+            more = [replace(one, told_confidence=0.95) if is_supported and one.suspects else one for one in found]
+            plain.see(*found, seconds=seconds)
+            supported.see(*more, seconds=seconds)
+
+        assert [replace(one, confidence=0.0) for one in supported.lines] == [
+            replace(one, confidence=0.0) for one in plain.lines
+        ]
+        assert all(a.confidence >= b.confidence for a, b in zip(supported.lines, plain.lines, strict=True))
+
+    @pytest.mark.parametrize("fault", [HANG, SLOW])
+    def test_an_earlier_onset_takes_over_from_a_supported_verdict_as_well(self, fault: FaultKind) -> None:
+        life = Life()
+        first = finding(fault, "n1", onset=10)
+        life.see(replace(first, told_confidence=0.95), seconds=2)
+        life.see(finding(fault, "n2", onset=5), seconds=2)
+
+        assert [[one.component.name for one in line.suspects] for line in life.lines] == [["n1"], ["n2"]]
+        assert [line.confidence for line in life.lines] == [0.95, 0.8]
+
 
 class TestCause:
     """Metrics tell another cause from one window to the next; a verdict does not follow each of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -23,10 +24,11 @@ from tocsin.pipeline.detect.learned.operator import LearnedOperator
 from tocsin.pipeline.detect.learned.registry import LEARNED
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.metrics import BUILTIN_TABLE
-from tocsin.schemas.records import Slice
+from tocsin.schemas.records import NS_PER_SECOND, Slice
 from tocsin.schemas.verdicts import Anomaly
 
 HOSTS, SECONDS = 6, 240
+HOUR_NS = 3600 * NS_PER_SECOND
 MODELS = {"minder": Model("m1", None, of_power(), "hash of m1"), "entropy": entropy_of(5.0), "bilstm": model()}
 Second = tuple[Slice, tuple[Slice, MetricMeans | None] | None]
 """The records of one second, and of the metric slice that ends with it."""
@@ -98,3 +100,30 @@ def test_restored_after_every_slice_all_three_say_and_keep_what_they_would_have(
     assert restored.said == whole.said
     assert restored.play(seconds()[-1:], restores=False).state() == whole.play(seconds()[-1:], restores=False).state()
     assert whole.detectors.accusers == (frozenset(LEARNED) if mode is DetectorMode.ACCUSE else frozenset())
+
+
+def test_what_nothing_new_confirms_is_withdrawn_after_two_minutes_and_begins_anew() -> None:
+    """The job's metrics stop while a machine is named; they come again when it is well."""
+    ends = {data.end_ns: data for data in OfMinder().slices(HOSTS, faulty=True)}
+    played = Played(DetectorMode.EVIDENCE)
+    last = list(ends.values())[-1]
+    for data in ends.values():
+        played.graph.take(data.records)
+        played.detectors.on_slice(data)
+        played.detectors.on_means(*_means(data), BUILTIN_TABLE)
+    assert {one.component.name for one in played.detectors.anomalies} == {FAULTY_HOST}
+
+    for second in (100, 121):
+        empty = Slice(last.job, last.end_ns + (second - 1) * NS_PER_SECOND, last.end_ns + second * NS_PER_SECOND, ())
+        played.detectors.on_means(empty, None, BUILTIN_TABLE)
+        assert bool(played.detectors.anomalies) == (second == 100)
+
+    later = [replace(data, start_ns=data.start_ns + HOUR_NS, end_ns=data.end_ns + HOUR_NS) for data in healthy_slices()]
+    for data in later:
+        played.detectors.on_means(data, _means(data)[1], BUILTIN_TABLE)
+        assert played.detectors.anomalies == ()
+
+
+def healthy_slices() -> list[Slice]:
+    """A minute of metrics of a job whose machines are well."""
+    return OfMinder().slices(HOSTS, faulty=False)[:12]

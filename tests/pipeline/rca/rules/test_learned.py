@@ -27,9 +27,12 @@ def alone(
     *findings: Finding,
     slowdown: Slowdown | None = SLOWER,
     accusers: frozenset[str] = frozenset({"minder"}),
+    step_ns: int = 0,
+    stalled_since_ns: int = 0,
 ) -> tuple[list[str], str, Reason | None]:
     """Who is accused, of what, and why nobody is."""
-    about = FakeProgress(slowdown), MachineRules()
+    pace = FakeProgress(slowdown, median_step_ns=step_ns, stalled_since_ns=stalled_since_ns)
+    about = pace, MachineRules()
     now_ns, learned = at_second(100), LearnedEvidence(anomalies, accusers)
     found, reason = accused_alone(build_graph(), now_ns, findings, learned, about)
     hosts = [suspect.component.name for one in found for suspect in one.suspects]
@@ -41,14 +44,15 @@ def test_each_detector_that_names_a_suspect_adds_its_evidence_and_confidence_onc
     [found, other] = supported([build_finding("n3"), build_finding("n1")], LearnedEvidence(said))
 
     assert [(one.detector, one.score) for one in found.evidence] == [("entropy", 1.2), ("minder", 1.3)]
-    assert found.confidence == pytest.approx(0.9)
+    assert found.confidence == build_finding("n3").confidence
+    assert found.told_confidence == pytest.approx(0.9)
     assert other == build_finding("n1")
 
 
 def test_confidence_has_an_end_and_never_falls() -> None:
     for before, after in ((0.97, MAX_CONFIDENCE), (0.99, 0.99)):
         [found] = supported([replace(build_finding("n3"), confidence=before)], LearnedEvidence(named("n3")))
-        assert found.confidence == after
+        assert found.told_confidence == after
 
 
 @pytest.mark.parametrize("change", ["only_holds", "is_harmless"])
@@ -78,3 +82,9 @@ def test_what_harms_nobody_is_degraded_and_unknown_harm_must_last() -> None:
     assert alone(named("n3"), slowdown=AS_EVER)[1] == FaultKind.DEGRADED
     assert alone(named("n3", lasted=74), slowdown=None) == ([], "", Reason.NOT_CONTINUOUS)
     assert alone(named("n3", lasted=75), slowdown=None)[1] == FaultKind.FAIL_SLOW
+
+
+def test_steps_that_reach_back_no_further_than_the_onset_show_no_harm() -> None:
+    """What a job remembers of its steps ends; that does not make a harmless machine slow."""
+    assert alone(named("n3"), slowdown=None, step_ns=10**9)[1] == FaultKind.DEGRADED
+    assert alone(named("n3"), slowdown=None, step_ns=10**9, stalled_since_ns=at_second(20))[1] == FaultKind.HANG
