@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from tocsin.cli.detectors import judging_lines, learned_lines
+from tocsin.pipeline.detect.learned.registry import LEARNED
+from tocsin.pipeline.job.graph import JobGraph
 
 CARD = {"version": "20261127-1a2b3c4d", "content_hash": "ab" * 32, "metrics": ["gpu_power_watts"], "line_sigmas": 5.0}
 IN_USE = {
@@ -21,6 +25,23 @@ def test_a_running_detector_says_model_begin_names_and_why_it_judged_nothing() -
     )
     assert card.strip() == "metrics gpu_power_watts, line_sigmas 5"
     assert abstained.strip() == "judged nothing: 12 x warming_up"
+
+
+def test_families_and_the_programs_own_settings_are_said_in_words() -> None:
+    graph = JobGraph()
+    states: list[dict[str, Any]] = [
+        {"detector": name, "mode": "evidence", "card": dict(LEARNED[name](graph).card()), "abstained": {}, "names": []}
+        for name in ("entropy", "bilstm")
+    ]
+    entropy, _, bilstm, families = learned_lines(json.loads(json.dumps(states)), {})
+
+    assert entropy == "  learned   entropy: evidence, model builtin as it ships; names nobody"
+    assert bilstm.startswith("  learned   bilstm: evidence, model builtin (")
+    assert re.fullmatch(
+        r" +families phases \(sources data communication rest, line_factor [\d.]+\), "
+        r"collectives \(sources [a-z_ ]+, line_factor [\d.]+\)",
+        families,
+    )
 
 
 def test_a_detector_that_is_off_says_which_model_waits_for_it() -> None:

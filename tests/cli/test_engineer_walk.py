@@ -38,6 +38,7 @@ from tocsin.pipeline.recording.live import RecordingManager
 from tocsin.pipeline.runtime.embedded.engine import EngineConfig
 from tocsin.pipeline.runtime.embedded.service import EngineService, ServiceConfig
 from tocsin.pipeline.runtime.job_pipeline import JobConfig
+from tocsin.schemas.model_announcement import BUILTIN_VERSION
 from tocsin.schemas.records import NS_PER_SECOND
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -217,7 +218,7 @@ def test_from_a_live_job_to_models_that_judge_it_and_back(
         walk.roll_back()
     live.run(30)
     now = {name: live.learned(name)["card"]["version"] for name in DETECTORS}
-    assert now == {name: "" if shipped_model(name) is None else "builtin" for name in DETECTORS}
+    assert now == dict.fromkeys(DETECTORS, BUILTIN_VERSION)
 
 
 def test_a_live_job_that_was_recorded_for_a_minute_teaches_no_model_of_minder(

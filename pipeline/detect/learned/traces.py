@@ -129,8 +129,8 @@ class StreamingEntropy(_StreamingTraces):
         return True
 
     def card(self) -> Mapping[str, Any]:
-        """Return version, hash, sources and alarm line of the model in use."""
-        sources = {"version": self._version, "content_hash": self._hash, "sources": list(_FAMILIES)}
+        """Return version, hash, sources and alarm line of the model in use, or of the program's own settings."""
+        sources = {"version": self._version or BUILTIN_VERSION, "content_hash": self._hash, "sources": list(_FAMILIES)}
         return {**sources, "line_sigmas": self._max_sigmas}
 
 

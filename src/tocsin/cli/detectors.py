@@ -36,7 +36,8 @@ def learned_lines(learned: list[dict[str, Any]], in_use: Mapping[str, Mapping[st
             continue
         since_ns = int(in_use.get(name, {}).get("since_ns", 0))
         begin = f"since {_time(since_ns)}" if since_ns else "as it ships"
-        model_text = f"model {card['version']} ({card['content_hash'][:8]}) {begin}" if card["version"] else "no model"
+        digest = f" ({card['content_hash'][:8]})" if card["content_hash"] else ""  # settings of the program have none
+        model_text = f"model {card['version']}{digest} {begin}" if card["version"] else "no model"
         names = f"names {', '.join(state['names'])}" if state["names"] else "names nobody"
         yield f"  learned   {name}: {mode}, {model_text}; {names}"
         yield f"            {', '.join(f'{key} {_shown(value)}' for key, value in card.items() if key not in _HEAD)}"
@@ -84,7 +85,16 @@ _HEAD: Final = frozenset({"version", "content_hash"})
 
 
 def _shown(value: object) -> str:
-    """Return a value of a card as text."""
+    """Return a value of a card as text; a mapping as its keys in order, each with its values in brackets."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} ({_inner(inner)})" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
         return " ".join(map(_shown, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _inner(value: object) -> str:
+    """Return what stands in brackets: the names and values of a mapping, else the value."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items())
+    return _shown(value)

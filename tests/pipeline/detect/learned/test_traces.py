@@ -145,7 +145,8 @@ def test_another_network_begins_anew_and_another_line_does_not() -> None:
     assert not bilstm.play(after).said  # a minute of past scores of its own first: the fault is part of it
     assert {one.model_version for one in entropy.play(after).said} == {"e1"}
     entropy.operator.on_model(None)
-    assert entropy.operator.card()["line_sigmas"] == EntropyConfig().max_sigmas
+    card = entropy.operator.card()
+    assert (card["version"], card["line_sigmas"]) == (BUILTIN_VERSION, EntropyConfig().max_sigmas)
 
 
 def test_without_networks_it_abstains_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
