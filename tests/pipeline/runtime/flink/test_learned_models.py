@@ -28,8 +28,9 @@ from tocsin.pipeline.stores.report_codec import decode_status
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.kafka.topics import JOB_STATUS
 from tocsin.schemas.model_announcement import BOUNDARY_NS, ModelAnnouncement, boundary_after, content_hash, withdrawal
-from tocsin.schemas.records import NS_PER_SECOND, JobRecord
-from tocsin.schemas.wire.codec import encode
+from tocsin.schemas.reasons import Reason
+from tocsin.schemas.records import NS_PER_SECOND, CollectiveBatch, Frame, JobRecord, StepBatch
+from tocsin.schemas.wire.codec import decode, encode
 
 ENGINE = EngineConfig(history=None, job=JobConfig(learned=LearnedConfig(dict.fromkeys(LEARNED, DetectorMode.EVIDENCE))))
 CONFIG = DriverConfig(engine=ENGINE, snapshot_seconds=20)
@@ -112,6 +113,22 @@ def test_each_learned_detector_judges_with_the_model_of_the_topic_killed_or_not(
         names = {host for state in states for host in state["learned"][name]["names"]}
         assert names == ({"n03"} if name != "bilstm" else set()), "nobody trained this network"
         assert not {"sources_missing", "metric_missing"}.intersection(last["learned"][name]["abstained"])
+
+
+def test_what_a_job_lacks_is_said_by_name_killed_or_not(
+    played: tuple[MetricsScenario, dict[int, list[bytes]]],
+) -> None:
+    _, windows = played
+    bare = {
+        end_ns: [one for one in held if not isinstance(decode(one), Frame | StepBatch | CollectiveBatch)]
+        for end_ns, held in windows.items()
+    }
+    whole, killed = (list(states_of(slot(bare).run(kills)))[-1]["learned"] for kills in ([], [35, 70, 181, 215]))
+
+    for name, reason in (("entropy", Reason.NO_HOOK), ("bilstm", Reason.NO_HOOK), ("minder", Reason.METRIC_MISSING)):
+        assert set(whole[name]["abstained"]) == {reason}
+        assert whole[name]["abstained"][reason] > 10
+        assert killed[name]["abstained"] == whole[name]["abstained"]
 
 
 @pytest.mark.parametrize("detector", sorted(LEARNED))
