@@ -134,8 +134,7 @@ def spoiled(detector: str, payload: bytes) -> bytes:
         limits, single = {CPU: model.limits[CPU]}, {CPU: model.single[CPU]}
         blind = dataclasses.replace(model, limits=limits, single=single, integrated=None, priority=(CPU,))
         return encode_minder(blind)
-    networks = decode_bilstm(payload)
-    return encode_bilstm({name: dataclasses.replace(one, line_factor=900.0) for name, one in networks.items()})
+    return encode_bilstm({"collectives": decode_bilstm(payload)["collectives"]})
 
 
 class Commands:

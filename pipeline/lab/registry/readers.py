@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tocsin.models import bilstm_file, entropy_file
 from tocsin.models.model_formats import FORMATS
 from tocsin.pipeline.lab.registry.card import ModelCard
 from tocsin.schemas.errors import ModelRefusedError
@@ -24,12 +23,11 @@ class Reader(NamedTuple):
     read: Callable[[bytes], object]
 
 
-READERS: Final[Mapping[str, Reader]] = {
-    **{name: Reader(f"{name}/{own.number}", own.read) for name, own in FORMATS.items()},
-    "entropy": Reader(entropy_file.FORMAT_NAME, entropy_file.decode_entropy),
-    "bilstm": Reader(bilstm_file.FORMAT_NAME, bilstm_file.decode_bilstm),
-}
-"""Detector -> reader of its models. Models of other detectors are stored unchecked."""
+READERS: Final[Mapping[str, Reader]] = {name: Reader(f"{name}/{own.number}", own.read) for name, own in FORMATS.items()}
+"""Detector -> reader of its models, the one of announcements: what is stored can be announced.
+
+Models of other detectors are stored unchecked.
+"""
 
 
 def check_readable(card: ModelCard, payload: bytes) -> None:

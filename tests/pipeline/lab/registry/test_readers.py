@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.models.test_bilstm_ocnn import MODEL as OCNN
 from tests.models.test_bilstm_ocnn import times
+from tests.pipeline.detect.learned.test_traces import network
 from tests.pipeline.lab.registry.kit import (
     card,
     memory_store,
@@ -27,7 +28,7 @@ GOOD = {
     "steps": b'{"lines": {"max_lasting_seconds": 61.0}}',
     "minder": minder_payload(),
     "entropy": b'{"lines": {"max_sigmas": 5.0}}',
-    "bilstm": encode_bilstm({"collectives": OCNN}),
+    "bilstm": encode_bilstm({"phases": network()}),
 }
 BAD = [
     *((detector, b"garbage", "model_undecodable") for detector in GOOD),
@@ -37,6 +38,7 @@ BAD = [
     ("minder", minder_payload(factor=1e5), "out_of_range"),
     ("entropy", b'{"lines": {"max_sigmas": 0.5}}', "out_of_range"),
     ("bilstm", encode_bilstm({"collectives": times("V", factor=0.0)}), "collapsed_weights"),
+    ("bilstm", encode_bilstm({"phases": replace(network(), line_factor=900.0)}), "out_of_range"),
 ]
 
 
