@@ -101,3 +101,12 @@ def test_a_machine_that_ends_a_moment_after_it_was_named_was_late_all_the_same()
         VerdictState.CONFIRMED,
         VerdictState.RESOLVED,
     ]
+
+
+@pytest.mark.parametrize("late", [(0, 1, 2, 3), (1, 3, 5, 7)])
+def test_where_half_of_the_machines_are_late_none_is_a_straggler(late: tuple[int, ...]) -> None:
+    scenario = build()
+    start = Start(scenario, {(rank, "env_setup"): 4.0 for rank in late})
+    scenario.run(int(start.seconds) + 12)
+
+    assert set(told(scenario)) <= {("shared_service", "")}

@@ -102,6 +102,29 @@ class TestLongStage:
         assert "stage_imbalance" not in _causes(scenario)
 
 
+class TestLongReplica:
+    """Data that are longer on one replica for good: all its stages compute longer, on hosts of their own."""
+
+    @pytest.mark.parametrize(("rank_count", "stage_count"), [(8, 2), (16, 4)])
+    def test_a_replica_that_computes_longer_on_all_its_stages_is_no_machine(
+        self, rank_count: int, stage_count: int
+    ) -> None:
+        replica_count = rank_count // stage_count
+        scenario = Scenario(JobShape(rank_count, stage_count=stage_count, step_seconds=0.5, tells_replicas=True))
+        for stage in range(stage_count):
+            for phase in ("forward", "backward"):
+                scenario.at(30).inject(scenario.job.slow, 1 + stage * replica_count, phase, 1.6)
+        scenario.run(90)
+        assert [verdict for verdict in scenario.verdicts if verdict.suspects] == []
+
+    def test_a_machine_of_one_stage_is_named(self) -> None:
+        scenario = Scenario(JobShape(16, stage_count=4, step_seconds=0.5, tells_replicas=True))
+        for phase in ("forward", "backward"):
+            scenario.at(30).inject(scenario.job.slow, 5, phase, 1.6)
+        scenario.want(between(30, 60), fault="fail_slow", suspects=["n05"])
+        scenario.run(65).check()
+
+
 class TestPauses:
     def test_pauses_of_changing_ranks_are_jitter(self) -> None:
         scenario = Scenario(JobShape(step_seconds=0.5))

@@ -34,6 +34,7 @@ from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.costs import costs_ratio
 from tocsin.pipeline.detect.steps.history import StepHistory
 from tocsin.pipeline.detect.steps.pending import PendingSteps
+from tocsin.pipeline.detect.steps.replicas import is_whole_replica
 from tocsin.pipeline.detect.steps.rows import StepRows, table_of, window_from, window_parts
 from tocsin.pipeline.detect.steps.slower_hosts import harmed_hosts, self_time_excess_seconds, stages_unknown
 from tocsin.pipeline.job.graph import JobGraph
@@ -216,11 +217,10 @@ class StepDetector(Abstaining):
         for count in counts:
             if len(self.window) < count:
                 continue
-            slow = find_slow(window.last(count), lines)
-            if slow is None:
+            if (slow := find_slow(newest := window.last(count), lines)) is None:
                 continue
             is_any_slow = True
-            if not self._are_few(slow, ranks):
+            if not self._are_few(slow, ranks) or is_whole_replica(slow, newest, ranks, self._graph):
                 self._abstain(Reason.AMBIGUOUS)
                 continue
             for host, seen in self._seen(slow, window, ranks, len(self.window) - count).items():

@@ -25,6 +25,7 @@ class JobShape:
         jitter_ratio: standard deviation of a rank's own time, as a share of it.
         start_ns: the job's first instant, Unix nanoseconds.
         seed: seed of the jitter.
+        tells_replicas: whether ranks tell their replica: the i-th of each stage is of the i-th replica.
     """
 
     rank_count: int = 8
@@ -37,6 +38,7 @@ class JobShape:
     jitter_ratio: float = 0.05
     start_ns: int = 1_700_000_000 * NS_PER_SECOND
     seed: int = 0
+    tells_replicas: bool = False
 
     def host_of(self, rank: int) -> str:
         """Return the name of a rank's first host."""
@@ -58,6 +60,7 @@ class JobShape:
             rank,
             host,
             rank % self.host_ranks_count if self.host_ranks_count > 1 else -1,
+            dp=rank % (self.rank_count // self.stage_count) if self.tells_replicas else -1,
             pp=rank * self.stage_count // self.rank_count,
             leaf=leaf,
             minipod=minipod,

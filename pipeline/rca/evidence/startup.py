@@ -40,7 +40,8 @@ class StartupConfig:
 
     Attributes:
         limits: when a host is late, and when a stage is slow on all.
-        most_named_count: most hosts that are named in one stage; of more, what they share is to blame.
+        most_named_count: most hosts that are named in one stage; of more, or of half of all hosts, what they share is
+            to blame.
         most_stages_count: stages that are kept of one start; further ones are left out.
         held_ns: least time for which a late host is told of: that it ends now does not take back that it was late. A
             host that was late again and again is told of for as long, from the end of the start.
@@ -147,7 +148,7 @@ class StartupDetector:
         if shared is not None:
             return [_slow_on_all(table, shared, now_ns)]
         late = [one for one in stragglers(table, now_ns, self._config.limits) if one.node not in self._gone]
-        if len(late) > self._config.most_named_count:
+        if len(late) > self._config.most_named_count or 2 * len(late) >= len(table.spans):
             return [_slow_on_many(table, late, now_ns)]
         alone.extend(one for one in late if one.is_open)
         return []
