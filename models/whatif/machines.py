@@ -15,6 +15,10 @@ LEAST_STEPS_SHARE = 0.9
 """Least share of the steps in which a slow worker is slower than its peers."""
 LEAST_PEERS = 2
 """Fewest peers on the same stage where no other stage can tell that the rank's data are not longer."""
+LEAST_ERRORS = 5.0
+"""Least excess in standard errors of a mean: random data make some rank longer by less (as in ``SlowConfig``)."""
+LEAST_STEPS = 2
+"""Fewest steps: one shows no continuity."""
 _LOW_QUANTILE = 0.1
 _HALF = 0.5
 
@@ -40,22 +44,24 @@ def slow_workers(parts: list[Computation]) -> tuple[SlowWorker, ...]:
     """Return the workers that are slow on their own, the slowest first.
 
     A worker is one if, compared with the same stage's other data-parallel ranks, its computation is longer by a tenth
-    in nine of ten steps; forward and backward; in its shortest microbatches as well, because long data lengthen only
-    some; and if the other stages of its data-parallel rank are not as long, because they run the same data. Without
-    other stages, it takes two peers.
+    in nine of ten steps, two at least; forward and backward; by more than random data make one rank's mean longer; in
+    its shortest microbatches as well, because long data lengthen only some; and if the other stages of its
+    data-parallel rank are not as long, because they run the same data. Without other stages, it takes two peers.
     """
     stage_count = max(part.stage for part in parts) + 1
-    dp_count = parts[0].seconds.shape[-1]
-    if dp_count == 1 or (stage_count == 1 and dp_count <= LEAST_PEERS):
+    step_count, dp_count = parts[0].seconds.shape[-2:]
+    if step_count < LEAST_STEPS or dp_count == 1 or (stage_count == 1 and dp_count <= LEAST_PEERS):
         return ()
     by_step, lasting = _excess(parts, stage_count)  # (stages, steps, dp), (stages, dp)
+    errors = _errors(parts, stage_count)
     found = []
     for stage in range(stage_count):
         others = np.delete(lasting, stage, axis=0)
         for dp in range(dp_count):
             excess = float(lasting[stage, dp])
             share = float((by_step[stage, :, dp] >= LEAST_EXCESS_RATIO * _HALF).mean())
-            if excess < LEAST_EXCESS_RATIO or share < LEAST_STEPS_SHARE:
+            is_random = np.log1p(excess) < LEAST_ERRORS * errors[stage, dp]
+            if excess < LEAST_EXCESS_RATIO or is_random or share < LEAST_STEPS_SHARE:
                 continue
             if others.size and float(np.median(others[:, dp])) >= _HALF * excess:
                 continue
@@ -84,6 +90,22 @@ def _excess(parts: list[Computation], stage_count: int) -> tuple[FloatArray, Flo
         by_step.append(steps)
         lasting.append(np.minimum.reduce(least))
     return np.stack(by_step), np.stack(lasting)
+
+
+def _errors(parts: list[Computation], stage_count: int) -> FloatArray:
+    """Return how far random data take a rank's computation from its peers', as a logarithm, shape (stages, dp).
+
+    It is the standard error of a mean over all microbatches, by how far the other ranks' are from the median of all;
+    the larger one of forward and backward. Lengths have a long tail, which their logarithms have not.
+    """
+    found = np.zeros((stage_count, parts[0].seconds.shape[-1]))
+    for part in parts:
+        logs = np.log(np.maximum(part.seconds, np.finfo(float).tiny))
+        squares = np.square(logs - np.median(logs, axis=-1, keepdims=True)).mean(axis=(0, 1))  # (dp,)
+        others = (squares.sum() - squares) / max(1, squares.size - 1)
+        error = np.sqrt(others / (logs.shape[0] * logs.shape[1]))
+        found[part.stage] = np.maximum(found[part.stage], error)
+    return found
 
 
 def over_peers(values: FloatArray) -> FloatArray:

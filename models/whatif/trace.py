@@ -7,7 +7,7 @@ operation are left out and listed.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from tocsin.schemas.errors import FieldError
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+_OWN_CLOCK_SECONDS = 1024.0
+"""Starts beyond this are not on the clock of a step that began at 0."""
 _LEAST_COMPLETE_RATIO = 0.5
 """Least share of steps that must hold the same operations; below that the trace is no trace of one job."""
 
@@ -128,6 +130,7 @@ def arrange(trace: OpTrace) -> TraceArrays:
     """
     _check(trace)
     (steps, step_of), (dp_ranks, dp_of) = _places(trace.step), _places(trace.dp_rank)
+    trace = _on_step_clocks(trace, step_of, steps.size)
     cell_of, shape = step_of * dp_ranks.size + dp_of, (steps.size, dp_ranks.size)
     keys, key_of = _keys(trace, shape[0] * shape[1])
     kept, template_cell = _complete_steps(keys.size, key_of, cell_of, shape)
@@ -153,6 +156,18 @@ def arrange(trace: OpTrace) -> TraceArrays:
     return TraceArrays(ops, steps[kept], steps[~kept], dp_ranks, stage_count, ranks, start, end, duration)
 
 
+def _on_step_clocks(trace: OpTrace, step_of: IntArray, step_count: int) -> OpTrace:
+    """Return the trace with the clock of each step begun at 0, if its clock is another one, such as Unix time.
+
+    Ends are rounded to float32, which keeps a tenth of a millisecond up to ``_OWN_CLOCK_SECONDS``.
+    """
+    if float(np.abs(trace.start_seconds).max()) < _OWN_CLOCK_SECONDS:
+        return trace
+    first = np.full(step_count, np.inf)
+    np.minimum.at(first, step_of, trace.start_seconds)
+    return replace(trace, start_seconds=trace.start_seconds - first[step_of])
+
+
 def _spread(values: FloatArray, flat: IntArray, size: tuple[int, int, int]) -> FloatArray:
     """Return the values of rows in an array of this size, each at its flat index."""
     found = np.empty(size)
@@ -172,6 +187,8 @@ def _check(trace: OpTrace) -> None:
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
             raise FieldError(f"{name}[{bad[0]}]", float(values[bad[0]]), "a finite number")
+    if not trace.duration_seconds.any():
+        raise FieldError("duration", 0.0, "at least one operation that takes time")
     stages, _ = _places(trace.stage)
     if not np.array_equal(stages, np.arange(stages.size)):
         raise FieldError("stage", stages.tolist(), "0 and all up to the last stage")

@@ -97,6 +97,10 @@ def endless(trace: OpTrace) -> OpTrace:
     return replace(trace, duration_seconds=np.where(np.arange(trace.step.size) == 3, np.inf, trace.duration_seconds))
 
 
+def timeless(trace: OpTrace) -> OpTrace:
+    return replace(trace, duration_seconds=np.zeros_like(trace.duration_seconds))
+
+
 def without_a_send(trace: OpTrace) -> OpTrace:
     last = LAYOUT.microbatches - 1
     return rows(trace, ~(where(trace, "forward-send", last, 0) | where(trace, "forward-send", last - 1, 0)))
@@ -120,6 +124,7 @@ def idle_stage(trace: OpTrace) -> OpTrace:
         (gap, r"stage = \[0, 2\]"),
         (torn, "steps with the same operations"),
         (endless, r"duration\[3\] = inf"),
+        (timeless, "duration = 0.0: must be at least one operation that takes time"),
         (without_a_send, "forward-send of stage 0 = 2"),
         (without_a_receive, "forward-send of stage 0 = 4: must be as many as stage 1 receives"),
         (idle_stage, "stage 1 = 'no computation'"),
@@ -128,3 +133,12 @@ def idle_stage(trace: OpTrace) -> OpTrace:
 def test_a_trace_that_makes_no_sense_is_refused(spoil: Callable[[OpTrace], OpTrace], said: str, trace: OpTrace) -> None:
     with pytest.raises(FieldError, match=said):
         model_of(spoil(trace))
+
+
+@pytest.mark.parametrize("offset_seconds", [1e6, 1.7e9])
+def test_starts_on_another_clock_than_the_step_s_own_change_nothing(offset_seconds: float, trace: OpTrace) -> None:
+    """Ends are rounded to float32, in which Unix time has steps of minutes."""
+    moved = replace(trace, start_seconds=trace.start_seconds + offset_seconds + 100.0 * trace.step)
+    one, other = model_of(trace), model_of(moved)
+
+    assert other.real_seconds == pytest.approx(one.real_seconds, abs=1e-4)
