@@ -81,6 +81,14 @@ class _Tree:
             if known != line.name:
                 raise line.wrong("Nodes", host, f"below one leaf only; it is below {known!r} too")
 
+    def is_above_itself(self, name: str) -> bool:
+        """Return whether the way up from a switch leads back to it."""
+        passed, at = set[str](), self.above.get(name)
+        while at is not None and at != name and at not in passed:
+            passed.add(at)
+            at = self.above.get(at)
+        return at == name
+
     def take_aggregate(self, line: _Line, sizes: dict[str, int]) -> None:
         """Learn an aggregated block; of those that hold a block, the smallest counts.
 
@@ -109,7 +117,8 @@ def places_of_slurm(text: str, file: str) -> dict[str, SwitchPlace]:
         file: its name, for errors.
 
     Raises:
-        FieldError: a line has another form, a host or switch is in two places, or a switch has no line.
+        FieldError: a line has another form, a host or switch is in two places, a switch is above itself or has no
+            line.
     """
     tree, sizes = _Tree(), dict[str, int]()
     for line in _lines(text, file):
@@ -120,6 +129,8 @@ def places_of_slurm(text: str, file: str) -> dict[str, SwitchPlace]:
     for line, child in tree.children:
         if child not in tree.names:
             raise line.wrong("Switches" if line.head == "switchname" else line.head, child, "described on a line")
+        if line.head == "switchname" and tree.is_above_itself(child):
+            raise line.wrong("Switches", child, "not above itself")
     if not tree.hosts:
         raise FieldError(f"{file} line 1", text[:80], "a topology: no line names a host")
     leaves = {host: tree.leaf_of.get(host, "") for host in tree.hosts}

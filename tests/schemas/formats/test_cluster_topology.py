@@ -122,6 +122,11 @@ def test_labels_of_a_site() -> None:
         ("SwitchName=s1 Nodes=n1\nSwitchName=s1 Nodes=n2\n", "f line 2: switchname = 's1': must be named once"),
         ("SwitchName=p Switches=s[1-2]\nSwitchName=s1 Nodes=n1\n", "f line 1: Switches = 's2': must be described"),
         (
+            "SwitchName=s1 Nodes=n1\nSwitchName=a Switches=s1,b\nSwitchName=b Switches=a",
+            "f line 2: Switches = 'b': must be not above itself",
+        ),
+        ("SwitchName=t Switches=t Nodes=n1", "f line 1: Switches = 't': must be not above itself"),
+        (
             "SwitchName=p Switches=s1\nSwitchName=q Switches=s1\nSwitchName=s1 Nodes=n\n",
             "f line 2: Switches = 's1': must be below one switch only; it is below 'p' too",
         ),
