@@ -60,8 +60,9 @@ def slow_workers(parts: list[Computation]) -> tuple[SlowWorker, ...]:
         for dp in range(dp_count):
             excess = float(lasting[stage, dp])
             share = float((by_step[stage, :, dp] >= LEAST_EXCESS_RATIO * _HALF).mean())
-            is_random = np.log1p(excess) < LEAST_ERRORS * errors[stage, dp]
-            if excess < LEAST_EXCESS_RATIO or is_random or share < LEAST_STEPS_SHARE:
+            if excess < LEAST_EXCESS_RATIO or share < LEAST_STEPS_SHARE:
+                continue
+            if np.log1p(excess) < LEAST_ERRORS * errors[stage, dp]:
                 continue
             if others.size and float(np.median(others[:, dp])) >= _HALF * excess:
                 continue

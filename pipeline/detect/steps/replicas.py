@@ -27,12 +27,14 @@ def is_whole_replica(slow: SlowRanks, window: StepWindow, ranks: Sequence[int], 
     suspects, stage = list(slow.columns), window.roles[slow.columns[0]]
     mates = np.isin(ranks, sorted(_replica_of([ranks[column] for column in suspects], ranks, graph)))
     excess, own = median_excess(window), median(window.own_seconds, 0)
-    least_ratio = slow.parts[0].excess_seconds / slow.peer_seconds / 2
     hosts = set[str]()
     for other in np.unique(window.roles[window.roles != stage]):
-        members = np.flatnonzero((window.roles == other) & mates)
-        usual_seconds = median_of(own[(window.roles == other) & np.isfinite(own)])
-        if not members.size or not float(excess[members].max()) >= least_ratio * usual_seconds:
+        measured = (window.roles == other) & np.isfinite(own)
+        members = np.flatnonzero(measured & mates)
+        if not members.size:
+            return False
+        least_seconds = slow.parts[0].excess_seconds / 2 * median_of(own[measured])
+        if not float(excess[members].max()) * slow.peer_seconds >= least_seconds:  # shares of what is usual
             return False
         hosts.update(graph.host_of(ranks[column]) for column in members)
     return bool(hosts - {graph.host_of(ranks[column]) for column in suspects})
