@@ -42,6 +42,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def named(name: object, text: object) -> str:
+    """Return a text that says what it is about: the name stands before it, unless it begins with it.
+
+    >>> named("/runs/a", "manifest.json: missing"), named("/runs/a", "/runs/a: no such folder")
+    ('/runs/a: manifest.json: missing', '/runs/a: no such folder')
+    """
+    return str(text) if str(text).startswith(f"{name}: ") else f"{name}: {text}"
+
+
 def readable(value: object) -> object:
     """Return a JSON value with its floats rounded to six digits; integers stay exact.
 

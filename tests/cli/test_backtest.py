@@ -142,7 +142,7 @@ def test_one_bad_recording_costs_itself_only(many: Path, tmp_path: Path, capsys:
     said = capsys.readouterr()
     assert said.err.splitlines() == [
         f"tocsin backtest: {bad}: steps.parquet, column rank: the required column is missing",
-        f"tocsin backtest: {absent}: {absent}: no such folder",
+        f"tocsin backtest: {absent}: no such folder",
     ]
     assert said.out.startswith("4 recordings, 1 with a fault, 1 healthy, 2 unreadable\n")
     assert "unreadable: steps.parquet" in (out / "index.html").read_text()

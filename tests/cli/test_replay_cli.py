@@ -158,8 +158,9 @@ def test_one_file_for_two_folders_is_refused(folder: Path, capsys: pytest.Captur
 
 
 def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(tmp_path / "absent")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    absent = tmp_path / "absent"
+    assert main(["replay", str(absent)]) == 2
+    assert capsys.readouterr().err == f"tocsin replay: {absent}: no such folder\n"
 
 
 def test_speed_paces_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,4 +275,4 @@ class StreamingMinder(LearnedOperator):
         self._samples, self._usual, self._seen = (array_from(state[name]) for name in ("samples", "usual", "seen"))
         self._sums = Cusum(self._config.sums, self._usual.shape[1])
         self._sums.load_state(state["sums"])
-        self._taken_ns = state.get("taken_ns", 0)
+        self._taken_ns = state["taken_ns"]

@@ -20,7 +20,7 @@ from tocsin.cli.registry import add_registry_argument, registry_of
 from tocsin.cli.score import rows_of
 from tocsin.cli.workers import Work, bar_of, in_turn, interrupt, side_by_side
 from tocsin.schemas.errors import ConfigError, ModelRefusedError, TocsinError
-from tocsin.schemas.printable import json_text, readable
+from tocsin.schemas.printable import json_text, named, readable
 
 if TYPE_CHECKING:
     from tocsin.pipeline.lab.backtest.people import JudgedVerdict
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     cases = [*_judged(jobs, args.jobs), *failed]
     for case in cases:
         if case.trial is None:
-            print(f"tocsin backtest: {case.folder}: {case.error}", file=sys.stderr)
+            print(f"tocsin backtest: {named(case.folder, case.error)}", file=sys.stderr)
     result = json_text(readable(to_object(cases)))
     if args.out is not None:
         (args.out / RESULT_NAME).write_text(result + "\n", "utf-8", errors="replace")

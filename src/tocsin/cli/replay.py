@@ -22,7 +22,7 @@ from tocsin.cli.workers import Work, bar_of, interrupt, side_by_side
 from tocsin.pipeline.runtime.gc_settings import GC_THRESHOLDS
 from tocsin.schemas.credentials import Role
 from tocsin.schemas.errors import ConfigError, TocsinError
-from tocsin.schemas.printable import counted, plain
+from tocsin.schemas.printable import counted, named, plain
 
 if TYPE_CHECKING:
     from tocsin.pipeline.recording.limits import ReadLimits
@@ -166,7 +166,7 @@ def _report(results: Sequence[ReplayResult]) -> int:
         for note in result.notes:
             print(plain(f"tocsin replay: {result.folder}: {note}"), file=sys.stderr)
         if result.error:
-            print(plain(f"tocsin replay: {result.folder}: {result.error}"), file=sys.stderr)
+            print(plain(f"tocsin replay: {named(result.folder, result.error)}"), file=sys.stderr)
             continue
         for failure in result.failures[:_SHOWN_REASONS]:
             print(plain(f"tocsin replay: {result.folder}: operator_failed: {failure}"), file=sys.stderr)

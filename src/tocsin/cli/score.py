@@ -9,7 +9,7 @@ from tocsin.cli.main import EXIT_ERROR
 from tocsin.pipeline.recording.score import FolderScore, Score, add_up, by_kind, score_folder
 from tocsin.pipeline.recording.under import recordings_or_paths
 from tocsin.schemas.errors import TocsinError
-from tocsin.schemas.printable import counted, json_text, plain
+from tocsin.schemas.printable import counted, json_text, named, plain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
             scores.append(score_folder(folder, limits))
         except (TocsinError, OSError) as error:
             failed_count += 1
-            print(plain(f"tocsin score: {folder}: {error}"), file=sys.stderr)
+            print(plain(f"tocsin score: {named(folder, error)}"), file=sys.stderr)
     if not scores:
         return EXIT_ERROR
     total, causes = add_up(scores)
