@@ -65,6 +65,7 @@ class Reason(NamedReason):
     OWN_LOADER_SLOW = "own_loader_slow", "One rank's waiting for data explains why it is slowest."
     ALL_LOADERS_SLOW = "all_loaders_slow", "All ranks wait for data together: a shared service."
     SOURCE_SLOW = "source_slow", "All readers of one source of data wait for it, readers of other sources do not."
+    LONGER_DATA = "longer_data", "A rank's told lengths explain why it computes longer: its data are longer."
     LOADER_RESTARTED = "loader_restarted", "A data loader failed and began anew."
     JOB_WIDE_SLOWDOWN = "job_wide_slowdown", "All ranks slowed down together: nobody is at fault."
     NUMBERS_JUMPED = "numbers_jumped", "The job's loss or gradient norm is five times its past, on all ranks alike."

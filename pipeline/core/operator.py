@@ -30,7 +30,7 @@ from tocsin.schemas.errors import SnapshotError
 from tocsin.schemas.records import JobKey, Slice
 from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind
 
-STATE_VERSION = 32
+STATE_VERSION = 33
 """Version of the snapshot format; a snapshot of another version is refused.
 
 Changes by version. 2: sparse arrays, dataclasses as one table. 3: judged time, first failures, settling causes. 4:
@@ -44,7 +44,7 @@ and gradient norm, and the levels that the loss held. 22: what is known of each 
 stages of starts. 24: causes of a job's slowness that name no machine. 25: MFU of jobs. 26: ends of stages.
 27: reports of data loaders. 30: forward passes of ranks. 31: what
 waits are usual in a job. 32: the confidence of
-verdicts without learned detectors.
+verdicts without learned detectors. 33: what ranks compute in the steps that loaders tell of.
 """
 UNCHANGED: Final = b""
 """Value of a snapshot part that the runtime already holds in its current form."""

@@ -31,6 +31,7 @@ from tocsin.pipeline.rca.slow_job import SlowJob
 from tocsin.pipeline.rca.slower_groups import explain_by_groups
 from tocsin.pipeline.rca.stopped_job import StopFindings, StoppedJob
 from tocsin.pipeline.rca.testimony import Testimony
+from tocsin.pipeline.rca.told_lengths import without_long_data
 from tocsin.pipeline.rca.trackers import EvidenceTrackers
 from tocsin.pipeline.rca.why_slow import add_causes, split_causes
 from tocsin.schemas.reasons import Reason
@@ -129,6 +130,7 @@ class Diagnose:
         found = with_costs(self._graph, found, pace, data.end_ns)
         explained = add_causes(found, causes, evidence.steps, pace)
         explained = add_lengths(explained, self._trackers.loading, data.end_ns)
+        forward = without_long_data(self._graph, self._trackers.loading, forward)
         explained = add_slow_forward(self._graph, explained, forward, (causes, evidence.steps))
         return Diagnosis(self._mfu_decline.add(explained, declines, evidence.steps), tuple(evidence.reasons))
 

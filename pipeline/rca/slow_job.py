@@ -19,6 +19,7 @@ from tocsin.pipeline.rca.rules.standstill import idle_since
 from tocsin.pipeline.rca.rules.timing import began_later
 from tocsin.pipeline.rca.rules.workload_skew import WorkloadSkew
 from tocsin.pipeline.rca.slice_evidence import SliceEvidence
+from tocsin.pipeline.rca.told_lengths import split_long_data
 from tocsin.pipeline.rca.trackers import EvidenceTrackers
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
@@ -120,22 +121,34 @@ class SlowJob:
         self._harmless.free(peers, self._skew.since_ns)
         machine, machine_reasons = self._find_machine(evidence, peers)
         evidence.reasons.extend(machine_reasons)
-        found = [*more, *self._join(evidence, left, machine)]
+        long, left = split_long_data(graph, self._trackers.loading, left)
+        found = [*more, *self._join(evidence, left, machine, long)]
         few = [finding for finding in found if can_be_at_fault(graph, finding, rules)]
         if len(few) < len(found):
             evidence.note(Reason.AMBIGUOUS)
         if few or not found:
             return few
         whole = [anomaly for anomaly in steps if anomaly.component.kind is not ComponentKind.HOST]
-        return self._join(evidence, whole, machine)
+        return self._join(evidence, whole, machine, long)
 
-    def _join(self, evidence: SliceEvidence, steps: Sequence[Anomaly], machine: Sequence[Finding]) -> list[Finding]:
-        """Return findings of steps and of machines, joined."""
+    def _join(
+        self, evidence: SliceEvidence, steps: Sequence[Anomaly], machine: Sequence[Finding], long: Sequence[Finding]
+    ) -> list[Finding]:
+        """Return findings of steps and of machines, joined.
+
+        Args:
+            evidence: the end of the slice.
+            steps: anomalies of steps.
+            machine: findings about machines.
+            long: findings about longer data, which explain a slowdown that would name nobody.
+        """
         pace = evidence.pace
         slow, slow_reasons = find_slow_findings(self._graph, evidence.now_ns, steps, pace, self._config.slow)
         evidence.reasons.extend(slow_reasons)
         slow = [finding for finding in slow if finding.suspects or not _is_level_of(finding, machine)]
-        return join(slow, began_later(self._graph, slow, machine, pace))
+        slow = [*long, *(one for one in slow if one.suspects or not long)]
+        joined = join(slow, began_later(self._graph, slow, machine, pace))
+        return [*joined, *(one for one in long if one not in joined)]
 
     def _find_before_deaths(self, evidence: SliceEvidence) -> list[Finding]:
         """Return findings about machines that stood apart before a watchdog ended the job."""

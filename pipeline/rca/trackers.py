@@ -77,6 +77,7 @@ class EvidenceTrackers:
                 self.nan.take_steps(record.rows)
                 self.losses.take_steps(record.rows)
                 self.phases.take_steps(record.rows)
+                self.loading.take_steps(record.rows)
             elif isinstance(record, ProbeAnswer):
                 if record.probe == "flight_recorder":
                     self.dumps.take(record)

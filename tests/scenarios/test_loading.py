@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
+
+import pytest
 
 from tocsin.pipeline.lab.testing import JobShape, Scenario, between
 from tocsin.schemas import events
+from tocsin.schemas.verdicts import ActionKind, VerdictState
 
 RANKS = range(8)
 
@@ -102,3 +106,67 @@ def test_o5_a_loader_that_began_anew_is_told_and_nobody_is_accused() -> None:
 
 def test_reports_of_a_healthy_job_are_nothing() -> None:
     _loading({1: "books"}, {}, 0).want_nothing(40)
+
+
+PASSES = ("forward", "backward")
+
+
+def _lengthening(longer: float, onset: int, *, ranks: int = 8, **shape: Any) -> Scenario:
+    """A job of ``ranks`` whose loaders tell each eighth step's lengths; rank 2's are longer from a second on."""
+    scenario = Scenario(JobShape(ranks, step_seconds=0.5, **shape))
+    told: set[tuple[int, int]] = set()
+
+    def length(rank: int, step: int) -> float:
+        return longer if rank == 2 and step >= 2 * onset else 1.0
+
+    def load(rank: int, step: int, phase: str) -> float:
+        last = step - 1
+        if phase == "forward" and last >= 0 and last % 8 == 0 and (rank, last) not in told:
+            told.add((rank, last))
+            tokens = 8000 * length(rank, last)
+            lengths: Mapping[str, Any] = {"tokens": tokens, "sum_squared_lengths": tokens**2 / 8}
+            scenario.job.event(rank, events.LOADER, step=last, fetch_seconds=0.02, rows=8, **lengths)
+        return length(rank, step) if phase in PASSES else 1.0
+
+    scenario.job.load = load
+    return scenario
+
+
+@pytest.mark.parametrize("longer", [1.3, 1.6])
+def test_a_replica_whose_loader_tells_longer_sequences_is_data(longer: float) -> None:
+    scenario = _lengthening(longer, 20)
+    scenario.want(between(20, 45), fault="fail_slow", cause="data_imbalance", suspects=[], reason="longer_data")
+    scenario.run(90).check()
+
+    assert [one for one in scenario.verdicts if one.suspects] == []
+    assert "times as much" in _texts(scenario)
+
+
+def test_a_host_that_is_named_before_its_loader_reports_is_taken_back() -> None:
+    """Among four ranks strong evidence names a host within seconds, before the next report of its loader."""
+    scenario = _lengthening(1.6, 20, ranks=4)
+    scenario.want(between(20, 45), cause="data_imbalance", suspects=[], reason="longer_data")
+    scenario.run(90).check(taken_back=True)
+
+    last = {one.verdict_id: one for one in scenario.verdicts if one.suspects}
+    assert [(one.state, one.reason) for one in last.values() if one.state is not VerdictState.CANCELLED] == []
+    assert all(one.action in (ActionKind.NONE, ActionKind.PROBE) for one in scenario.verdicts if one.suspects)
+
+
+@pytest.mark.parametrize("factor", [1.3, 1.6])
+def test_a_slow_machine_whose_loader_tells_lengths_like_its_peers_is_named(factor: float) -> None:
+    scenario = _lengthening(1.0, 20)
+    for phase in PASSES:
+        scenario.at(20).inject(scenario.job.slow, 2, phase, factor)
+    scenario.want(between(20, 45), fault="fail_slow", suspects=["n02"])
+    scenario.run(60).check()
+
+
+def test_a_slow_machine_beside_longer_data_of_another_rank_is_named() -> None:
+    scenario = _lengthening(1.3, 20, ranks=32)
+    for phase in PASSES:
+        scenario.at(20).inject(scenario.job.slow, 5, phase, 1.6)
+    scenario.want(between(20, 45), fault="fail_slow", suspects=["n05"])
+    scenario.run(60).check()
+
+    assert not [one for one in scenario.verdicts if "n02" in {suspect.component.name for suspect in one.suspects}]

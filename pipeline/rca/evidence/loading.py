@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tocsin.models.loading.imbalance import Imbalance, find_imbalance
 from tocsin.models.loading.sources import Fetch
+from tocsin.models.loading.told_lengths import WeighedLengths, weigh_lengths
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of
+from tocsin.pipeline.rca.evidence.sampled_times import SampledTimes
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas import events
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.records import NS_PER_SECOND, Event
+from tocsin.schemas.records import NS_PER_SECOND, Event, StepRecord
 from tocsin.schemas.verdicts import Evidence, FaultKind
 from tocsin.schemas.wire.event_payloads import number
 
@@ -35,6 +38,7 @@ class LoadingConfig:
         least_steps_count: fewest steps, reported by all data-parallel ranks, whose lengths are compared.
         told_ns: how long a loader's new start is told.
         most_told_count: most ranks whose new starts are told by name.
+        most_peers_count: most peers whose lengths a rank's are compared with; more make the median no better.
     """
 
     kept_count: int = 8
@@ -42,6 +46,7 @@ class LoadingConfig:
     least_steps_count: int = 3
     told_ns: int = 60 * NS_PER_SECOND
     most_told_count: int = 8
+    most_peers_count: int = 64
 
 
 class LoaderRow(NamedTuple):
@@ -54,6 +59,7 @@ class LoaderRow(NamedTuple):
         fetch_seconds: mean time that steps waited for data.
         tokens: sum of the sequences' lengths.
         squares: sum of the squared lengths.
+        compute_seconds: what the rank computed in the step.
     """
 
     ts_ns: int
@@ -62,6 +68,7 @@ class LoaderRow(NamedTuple):
     fetch_seconds: float
     tokens: float
     squares: float
+    compute_seconds: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,7 @@ class LoadingTracker:
         config: settings.
         graph: the job's ranks and hosts.
         rows: rank -> its newest reports, oldest first.
+        times: what ranks compute in the steps of which reports may come.
         restarts: rank -> [when told, number of new starts so far, seconds until the next batch, samples used twice,
             samples left out]; -1 = unknown.
     """
@@ -102,6 +110,7 @@ class LoadingTracker:
     config: LoadingConfig
     graph: JobGraph
     rows: dict[int, list[LoaderRow]] = field(default_factory=dict)
+    times: SampledTimes = field(default_factory=SampledTimes)
     restarts: dict[int, list[Any]] = field(default_factory=dict)
 
     def take(self, event: Event) -> None:
@@ -113,12 +122,44 @@ class LoadingTracker:
             number(payload, key, -1.0) for key in ("step", "fetch_seconds", "tokens", "sum_squared_lengths")
         )
         source = str(payload.get("source") or "")
-        row = LoaderRow(event.ts_ns, int(step), source, seconds, tokens, squares)
-        self.rows[event.rank] = [*self.rows.get(event.rank, ()), row][-self.config.kept_count :]
+        before = self.rows.get(event.rank, [])
+        compute_seconds = self.times.of(event.rank, int(step))
+        row = LoaderRow(event.ts_ns, int(step), source, seconds, tokens, squares, compute_seconds)
+        self.rows[event.rank] = [*before, row][-self.config.kept_count :]
+        if tokens >= 0:
+            self.times.expect(event.rank, int(step), int(step) - before[-1].step if before else 0)
         count = number(payload, "restarts", 0.0)
         if count > self.restarts.get(event.rank, (0, 0))[1]:
             facts = (number(payload, key, -1.0) for key in ("recovery_seconds", "duplicate_rows", "skipped_rows"))
             self.restarts[event.rank] = [event.ts_ns, int(count), *facts]
+
+    def take_steps(self, rows: Iterable[StepRecord]) -> None:
+        """Take finished steps: what the ranks computed in those whose lengths are told."""
+        if not self.rows:
+            return
+        for row in rows:
+            reports = self.rows.get(row.rank)
+            if reports and (seconds := self.times.take(row)) >= 0 and reports[-1].step == row.step:
+                reports[-1] = reports[-1]._replace(compute_seconds=seconds)
+
+    def weigh(self, rank: int, peers: Iterable[int], excess_ratio: float, since_ns: int) -> WeighedLengths | None:
+        """Return what the lengths of a rank's batches explain of its excess over its peers; None: nothing is told yet.
+
+        Args:
+            rank: the rank.
+            peers: ranks of other hosts that it is compared with; the first ones that tell lengths are enough.
+            excess_ratio: by how much longer it computes, as a share of their time.
+            since_ns: since when it does.
+        """
+        own = {row.step: row for row in self.rows.get(rank, ()) if row.compute_seconds >= 0}
+        told = (self.rows[peer] for peer in peers if peer in self.rows)
+        rows = [own, *({row.step: row for row in one} for one in islice(told, self.config.most_peers_count))]
+        steps = sorted(own)
+        if not steps or len(rows) == 1:
+            return None
+        table = np.array([[_batch_of(one.get(step)) for one in rows] for step in steps])
+        is_new = np.array([own[step].ts_ns >= since_ns for step in steps])
+        return weigh_lengths(table[..., 0], table[..., 1], table[..., 2], is_new, excess_ratio)
 
     def sources(self, now_ns: int) -> dict[int, str]:
         """Return rank -> the source that it reads, for ranks that lately read only one."""
@@ -192,9 +233,19 @@ class LoadingTracker:
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""
         rows = [[rank, [list(row) for row in rows]] for rank, rows in sorted(self.rows.items())]
-        return {"rows": rows, "restarts": [[rank, *row] for rank, row in sorted(self.restarts.items())]}
+        restarts = [[rank, *row] for rank, row in sorted(self.restarts.items())]
+        return {"rows": rows, "restarts": restarts, "times": self.times.to_state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the state from values that ``to_state`` returned."""
         self.rows = {rank: [LoaderRow(*row) for row in rows] for rank, rows in state["rows"]}
+        self.times.load_state(state["times"])
         self.restarts = {rank: list(row) for rank, *row in state["restarts"]}
+
+
+def _batch_of(row: LoaderRow | None) -> tuple[float, float, float]:
+    """Return tokens, squared lengths and computation of a report, NaN where it does not tell."""
+    if row is None:
+        return np.nan, np.nan, np.nan
+    tokens, squares, seconds = row.tokens, row.squares, row.compute_seconds
+    return tuple(value if value >= 0 else np.nan for value in (tokens, squares, seconds))  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from tests.pipeline.states import through_bytes
 from tocsin.pipeline.lab.testing.builders import JOB, at_second, build_graph
 from tocsin.pipeline.rca.evidence.loading import LoadingConfig, LoadingTracker
 from tocsin.schemas import events
-from tocsin.schemas.records import Event, EventSource, RankPlace, Severity
+from tocsin.schemas.records import Event, EventSource, RankPlace, Severity, StepRecord
 
 
 def tracker_of(ranks: int = 4, tp: int = 1) -> LoadingTracker:
@@ -88,3 +88,44 @@ def test_a_new_start_is_told_for_a_minute_with_what_was_used_twice() -> None:
         "32 samples were used twice and 0 left out"
     )
     assert tracker.find(at_second(62)) == []
+
+
+def steps_of(tracker: LoadingTracker, step: int, seconds: dict[int, float]) -> None:
+    """One finished step in which ranks compute so long, forward and backward."""
+    tracker.take_steps(
+        StepRecord(at_second(step), rank, step, 1.0, forward_seconds=own / 3, backward_seconds=own * 2 / 3)
+        for rank, own in seconds.items()
+    )
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_lengths_are_compared_with_the_times_of_the_same_steps(is_late: bool) -> None:
+    """A report comes before or after its step's times; every fourth step is reported."""
+    tracker = tracker_of()
+    for step in range(24):
+        if not is_late:
+            steps_of(tracker, step, {0: 0.8, 1: 0.4, 2: 0.4, 3: 0.4})
+        for rank in range(4) if step % 4 == 0 else ():
+            longer = 2 if rank == 0 else 1
+            says(tracker, step, rank, step=step, tokens=800 * longer, sum_squared_lengths=80_000 * longer)
+        if is_late:
+            steps_of(tracker, step, {0: 0.8, 1: 0.4, 2: 0.4, 3: 0.4})
+    other = tracker_of()
+    other.load_state(through_bytes(tracker.to_state()))
+    assert other.to_state() == through_bytes(tracker.to_state())
+    for known in (tracker, other):
+        found = known.weigh(0, range(1, 4), 1.0, at_second(8))
+        assert found is not None
+        assert (found.own_ratio, found.lengths_ratio, found.left_ratio) == pytest.approx((2.0, 2.0, 1.0))
+        assert found.step_count >= 2
+        assert found.explain
+
+
+def test_reports_without_times_or_without_peers_explain_nothing() -> None:
+    tracker = tracker_of()
+    tell_steps(tracker, 4)
+
+    assert tracker.weigh(0, range(1, 4), 1.0, 0) is None
+    assert tracker.weigh(9, range(4), 1.0, 0) is None
+    steps_of(tracker, 3, dict.fromkeys(range(4), 0.5))
+    assert tracker.weigh(0, (), 0.0, 0) is None
