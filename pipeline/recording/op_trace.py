@@ -5,19 +5,21 @@ The trace is a Parquet file with the columns of ``ops.parquet``, the description
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.models.whatif.trace import OpTrace
+from tocsin.models.whatif import optypes
+from tocsin.models.whatif.trace import OpTrace, TemplateOp, TraceArrays
 from tocsin.pipeline.core.marked_file import Schema, check_schema, read_marked
 from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits, check_sizes
 from tocsin.pipeline.recording.ops import OPS, read_ops
 from tocsin.pipeline.recording.tables import Columns, Text
-from tocsin.schemas.errors import ConfigError, RecordingError
+from tocsin.schemas.errors import ConfigError, ManySettingsError, RecordingError
 
 _SIZES: Final = ("dp_size", "dsp_size", "pp_size", "tp_size", "vpp_size", "world_size")
 _SCHEMA: Final[Schema] = {
@@ -26,7 +28,7 @@ _SCHEMA: Final[Schema] = {
     "properties": {
         "trial_name": {"type": ["string", "integer", "number"]},
         "run_id": {"type": "integer", "minimum": 0},
-        **{name: {"type": "integer", "minimum": 1} for name in _SIZES},
+        **{name: {"type": "integer", "minimum": 1} for name in (*_SIZES, "num_microbatches")},
     },
 }
 
@@ -43,6 +45,8 @@ class TraceMeta:
         tp_size: tensor-parallel ranks.
         vpp_size: model chunks of each stage.
         world_size: ranks in all: the product of the first four sizes.
+        microbatch_count: microbatches of a step on each data-parallel rank, None if not given.
+        places: size -> file, line and key, of the sizes that the description gives.
     """
 
     name: str
@@ -52,6 +56,8 @@ class TraceMeta:
     tp_size: int
     vpp_size: int
     world_size: int
+    microbatch_count: int | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_trace_meta(path: Path) -> TraceMeta:
@@ -70,7 +76,67 @@ def read_trace_meta(path: Path) -> TraceMeta:
     if sizes["world_size"] != product:
         must = f"dp_size x dsp_size x pp_size x tp_size ({product})"
         raise ConfigError(file.where(("world_size",)), sizes["world_size"], must)
-    return TraceMeta(str(file.value.get("trial_name", "")), **sizes)
+    places = {name: file.where((name,)) for name in (*_SIZES, "num_microbatches") if name in file.value}
+    microbatches = file.value.get("num_microbatches")
+    return TraceMeta(str(file.value.get("trial_name", "")), **sizes, microbatch_count=microbatches, places=places)
+
+
+def check_fits(meta: TraceMeta, arrays: TraceArrays, name: str) -> tuple[str, ...]:
+    """Check that a trace is one of the job that the description tells of.
+
+    Sizes that the description does not give are not checked. A trace holds all stages, chunks and microbatches. It may
+    hold a part of the data-parallel ranks, if the numbers of its ranks show that the job has more.
+
+    Args:
+        meta: the description.
+        arrays: the trace.
+        name: the trace's file name.
+
+    Returns:
+        What must be known beside the figures, a sentence each.
+
+    Raises:
+        ConfigError: names the description's file, line and key, the value, and what the trace says.
+    """
+    errors = [
+        ConfigError(meta.places[key], value, f"{must}, by {name}")
+        for key, value, must in _contradictions(meta, arrays)
+        if key in meta.places
+    ]
+    if len(errors) > 1:
+        raise ManySettingsError(errors)
+    if errors:
+        raise errors[0]
+    traced = arrays.dp_ranks.size
+    if traced == meta.dp_size:
+        return ()
+    return (f"{name} holds {traced} of {meta.dp_size} data-parallel ranks: how slow the others are is not known",)
+
+
+def _contradictions(meta: TraceMeta, arrays: TraceArrays) -> Iterator[tuple[str, int, str]]:
+    """Yield key, stated value and what it must be, for each size that the trace contradicts."""
+    traced, highest, largest = arrays.dp_ranks.size, int(arrays.dp_ranks.max()), int(arrays.ranks.max())
+    if highest >= meta.dp_size:
+        yield "dp_size", meta.dp_size, f"at least {highest + 1} (there is a data-parallel rank {highest})"
+    elif traced == highest + 1 < meta.dp_size and largest < traced * meta.dsp_size * meta.pp_size * meta.tp_size:
+        yield "dp_size", meta.dp_size, f"{traced}, the number of data-parallel ranks"
+    if arrays.stage_count != meta.pp_size:
+        yield "pp_size", meta.pp_size, f"{arrays.stage_count}, the number of stages"
+    forward = [op for op in arrays.ops if op.optype == optypes.FORWARD]
+    chunks = 1 + max(_chunk(op, arrays.stage_count) for op in forward)
+    if chunks != meta.vpp_size:
+        yield "vpp_size", meta.vpp_size, f"{chunks}, the number of model chunks of a stage"
+    first = [op for op in forward if op.stage == 0]
+    microbatches = len({op.mb_id for op in first}) if min(op.mb_id for op in first) >= 0 else len(first) // chunks
+    if meta.microbatch_count not in (None, microbatches):
+        yield "num_microbatches", meta.microbatch_count, f"{microbatches}, the number of microbatches of a step"
+    if largest >= meta.world_size:
+        yield "world_size", meta.world_size, f"more than {largest}, the largest rank"
+
+
+def _chunk(op: TemplateOp, stage_count: int) -> int:
+    """Return the number of a computation's model chunk within its stage."""
+    return op.mc if op.mc >= 0 else max(op.gmc, 0) // stage_count
 
 
 def read_op_trace(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> OpTrace:

@@ -95,7 +95,21 @@ def test_each_reason_has_its_sentence(sentence: str, tmp_path: Path, capsys: pyt
         ("dp_size: 2\n", "pp_size"),
         ("dp_size: 2\npp_size: four\n", "meta.yml:2: pp_size = 'four'"),
         ("dp_size: 2\npp_size: 4\nworld_size: 9\n", "meta.yml:3: world_size = 9: must be"),
-        ("dp_size: 1\npp_size: 4\n", "trace-ST.parquet, column dp_rank: 1: meta.yml says that there are 1"),
+        (
+            "dp_size: 1\npp_size: 4\n",
+            "meta.yml:1: dp_size = 1: must be at least 2 (there is a data-parallel rank 1), by trace-ST.parquet",
+        ),
+        (
+            "dp_size: 4\npp_size: 4\n",
+            "meta.yml:1: dp_size = 4: must be 2, the number of data-parallel ranks, by trace-ST.parquet",
+        ),
+        ("dp_size: 2\npp_size: 8\n", "meta.yml:2: pp_size = 8: must be 4, the number of stages, by trace-ST.parquet"),
+        ("dp_size: 2\npp_size: 2\n", "meta.yml:2: pp_size = 2: must be 4, the number of stages, by trace-ST.parquet"),
+        (
+            "dp_size: 2\npp_size: 4\nvpp_size: 2\n",
+            "meta.yml:3: vpp_size = 2: must be 1, the number of model chunks of a stage, by trace-ST.parquet",
+        ),
+        ("dp_size: 2\npp_size: 4\nnum_microbatches: 8\n", "meta.yml:3: num_microbatches = 8: must be 4, the number of"),
         ("dp_size: [\n", "YAML"),
     ],
 )

@@ -10,7 +10,7 @@ from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.models.whatif.causes import reasons_of
 from tocsin.models.whatif.scenarios import model_of, slowdowns
 from tocsin.pipeline.recording.limits import ReadLimits
-from tocsin.pipeline.recording.op_trace import read_op_trace, read_trace_meta
+from tocsin.pipeline.recording.op_trace import check_fits, read_op_trace, read_trace_meta
 from tocsin.schemas.errors import FieldError, RecordingError
 from tocsin.schemas.printable import json_text
 
@@ -54,8 +54,8 @@ def analyse(trace: Path, meta: Path, limits: ReadLimits) -> whatif_text.WhatIf:
     """Read a trace and its description, simulate it, and return what was found.
 
     Raises:
-        ConfigError: the description is wrong.
-        RecordingError: the trace is wrong, or does not fit the description.
+        ConfigError: the description is wrong, or does not fit the trace.
+        RecordingError: the trace is wrong.
     """
     shape = read_trace_meta(meta)
     read = read_op_trace(trace, limits)
@@ -63,13 +63,6 @@ def analyse(trace: Path, meta: Path, limits: ReadLimits) -> whatif_text.WhatIf:
         model = model_of(read)
     except FieldError as error:
         raise RecordingError(trace.name, str(error)) from error
-    arrays = model.arrays
-    for name, traced, stated in (
-        ("dp_rank", int(arrays.dp_ranks.max()) + 1, shape.dp_size),
-        ("stage", arrays.stage_count, shape.pp_size),
-    ):
-        if traced > stated:
-            text = f"{traced - 1}: {meta.name} says that there are {stated}, counted from 0"
-            raise RecordingError(trace.name, text, column=name)
+    notes = check_fits(shape, model.arrays, trace.name)
     found = slowdowns(model)
-    return whatif_text.WhatIf(shape, model, found, reasons_of(model, found))
+    return whatif_text.WhatIf(shape, model, found, reasons_of(model, found), notes)

@@ -28,12 +28,14 @@ class WhatIf:
         model: the trace.
         found: slowdowns.
         reasons: causes.
+        notes: what must be known beside the figures, a sentence each.
     """
 
     shape: TraceMeta
     model: WhatIfModel
     found: Slowdowns
     reasons: Reasons
+    notes: tuple[str, ...] = ()
 
     @property
     def waste_ratio(self) -> float:
@@ -79,6 +81,7 @@ def as_json(what: WhatIf) -> dict[str, object]:
         "forward_backward_r_by_worker": [[_number(r) for r in row] for row in correlated.r.tolist()],
         "forward_variation_by_worker": correlated.variation_ratio.tolist(),
         "dp_ranks": what.model.arrays.dp_ranks.tolist(),
+        "notes": list(what.notes),
         "left_out_steps": what.model.arrays.left_out_steps.tolist(),
         "summary": sentence_of(what),
     }
@@ -172,6 +175,7 @@ def text_of(what: WhatIf) -> str:
     ]
     if arrays.left_out_steps.size:
         lines.append(f"left out: {counted(arrays.left_out_steps.size, 'step')} without the operations of the others")
+    lines += [plain(note) for note in what.notes]
     r = reasons.correlation.median_r
     m_s = "-" if found.last_stage is None else f"{found.last_stage.removed_ratio:.3f}"
     times = f"T {found.real_seconds.mean():.3f} s  T_ideal {found.ideal_seconds.mean():.3f} s"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,9 @@ import pytest
 from tests.models.whatif.plain import Layout
 from tests.models.whatif.traces import Effects, make
 from tocsin.models.whatif.scenarios import model_of, slowdowns
-from tocsin.models.whatif.trace import OpTrace
-from tocsin.pipeline.recording.op_trace import read_op_trace, read_trace_meta
-from tocsin.schemas.errors import ConfigError, RecordingError
+from tocsin.models.whatif.trace import OpTrace, arrange
+from tocsin.pipeline.recording.op_trace import check_fits, read_op_trace, read_trace_meta
+from tocsin.schemas.errors import ConfigError, ManySettingsError, RecordingError
 
 NAMES = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
 
@@ -108,3 +110,84 @@ def test_a_description_that_makes_no_sense_is_refused(text: str, said: str, tmp_
 
     with pytest.raises(ConfigError, match=said):
         read_trace_meta(path)
+
+
+def notes(layout: Layout, text: str, folder: Path, *, kept: tuple[int, ...] = (), stride: int = 1) -> tuple[str, ...]:
+    """What is told of a trace and a description; the trace may hold some data-parallel ranks only."""
+    trace = make(layout, Effects(), 1, step_count=1).trace
+    if kept:
+        chosen = np.isin(trace.dp_rank, kept)
+        trace = replace(trace, **{name: getattr(trace, name)[chosen] for name in trace.__slots__ if name != "words"})
+    path = folder / "meta.yaml"
+    path.write_text(text)
+    return check_fits(read_trace_meta(path), arrange(replace(trace, rank=trace.rank * stride)), "t.parquet")
+
+
+WHOLE = "trial_name: a\nrun_id: 0\ndp_size: {}\ndsp_size: {}\npp_size: {}\ntp_size: {}\nvpp_size: {}\nworld_size: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("layout", "stride"),
+    [
+        (Layout(2, 4), 1),
+        (Layout(2, 4, vpp=2, overlaps=True), 4),
+        (Layout(3, 2, vpp=3, lacks_first_receive=True), 1),
+        (Layout(4, 1), 8),
+        (Layout(4, 1, overlaps=True), 1),
+        (Layout(1, 2), 1),
+        (Layout(1, 1), 1),
+    ],
+    ids=str,
+)
+def test_descriptions_as_public_traces_have_them_fit(layout: Layout, stride: int, tmp_path: Path) -> None:
+    """With tensor parallelism, or ranks that share a sequence, one rank of each worker is recorded."""
+    for dsp, tp in ((1, stride), (stride, 1)):
+        world = layout.dp * layout.pp * stride
+        text = WHOLE.format(layout.dp, dsp, layout.pp, tp, layout.vpp, world)
+        assert notes(layout, text, tmp_path, stride=stride) == ()
+
+
+def test_sizes_that_a_description_leaves_out_are_not_held_against_the_trace(tmp_path: Path) -> None:
+    assert notes(Layout(2, 2, vpp=2), "dp_size: 2\npp_size: 2\n", tmp_path, stride=8) == ()
+
+
+@pytest.mark.parametrize("kept", [(0, 1), (0, 2), (1, 3), (3,)])
+def test_a_trace_of_some_data_parallel_ranks_is_told(kept: tuple[int, ...], tmp_path: Path) -> None:
+    """The numbers of the ranks, or the gaps between them, show that the job has others."""
+    (note,) = notes(Layout(4, 2), "dp_size: 4\npp_size: 2\n", tmp_path, kept=kept)
+    assert note.startswith(f"t.parquet holds {len(kept)} of 4 data-parallel ranks")
+
+
+@pytest.mark.parametrize(
+    ("layout", "text", "said"),
+    [
+        (Layout(2, 2), "dp_size: 3\npp_size: 2\n", "meta.yaml:1: dp_size = 3: must be 2, the number of data-par"),
+        (Layout(2, 1), "dp_size: 4\npp_size: 1\n", "meta.yaml:1: dp_size = 4: must be 2, the number of data-par"),
+        (Layout(3, 2), "dp_size: 2\npp_size: 2\n", "meta.yaml:1: dp_size = 2: must be at least 3"),
+        (Layout(2, 2), "dp_size: 2\npp_size: 1\n", "meta.yaml:2: pp_size = 1: must be 2, the number of stages"),
+        (Layout(2, 1), "dp_size: 2\npp_size: 2\n", "meta.yaml:2: pp_size = 2: must be 1, the number of stages"),
+        (Layout(2, 2), "dp_size: 2\npp_size: 2\nvpp_size: 2\n", "meta.yaml:3: vpp_size = 2: must be 1, the"),
+        (Layout(2, 2, vpp=2), "dp_size: 2\npp_size: 2\nvpp_size: 1\n", "meta.yaml:3: vpp_size = 1: must be 2, the"),
+        (Layout(2, 2, vpp=2), "dp_size: 2\npp_size: 2\nnum_microbatches: 8\n", "meta.yaml:3: num_microbatches = 8: mu"),
+        (Layout(2, 2), "dp_size: 2\npp_size: 2\nnum_microbatches: 2\n", "num_microbatches = 2: must be 4, the num"),
+    ],
+)
+def test_a_description_of_another_job_is_refused(layout: Layout, text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)) as error:
+        notes(layout, text, tmp_path)
+    assert str(error.value).endswith(", by t.parquet")
+
+
+def test_a_rank_beyond_the_world_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"world_size = 4: must be more than 6, the largest rank, by t\.parquet"):
+        notes(Layout(2, 2), "dp_size: 2\npp_size: 2\nworld_size: 4\n", tmp_path, stride=2)
+
+
+def test_all_that_does_not_fit_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ManySettingsError) as error:
+        notes(Layout(2, 2), "dp_size: 1\npp_size: 4\nvpp_size: 2\n", tmp_path)
+    assert [line.partition(" = ")[0].partition(": ")[2] for line in str(error.value).splitlines()] == [
+        "dp_size",
+        "pp_size",
+        "vpp_size",
+    ]
