@@ -40,8 +40,8 @@ _DATA_VARIATION_RATIO = 0.05
 """Least variation of forward times for uneven data, as a share of their median: drifts of clocks correlate as well."""
 _PAUSE_SPREADS = 5.0
 """Distance of a pause from a rank's other forward times in robust spreads, as in ``SlowConfig.spread_factor``."""
-_PAUSE_RATIO = 0.1
-"""Least length of a pause as a share of a rank's own time: a job straggles from a tenth on."""
+_PAUSE_RATIO = 0.05
+"""Least length of a pause as a share of a rank's own time: shorter ones in each step make no cause that is told."""
 _MACHINE_RATIO, _MACHINE_STEPS_RATIO = 0.1, 0.9
 """Least excess of a slow rank over its peers, as a share of their time, and share of steps in which it has it."""
 _MOST_OF_ONE_RATIO = 0.5

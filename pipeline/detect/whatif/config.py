@@ -16,7 +16,8 @@ class WhatIfConfig:
         every_count: judged steps between two windows, half of a window. A cause is told when two windows that share no
             step show it, and all between them: what holds up a few steps is in two windows at most.
         least_slowdown_ratio: a cause is told if the job takes so many times as long with it as without it. The
-            straggler study calls a job straggling from 1.1 on (What-if, OSDI'25).
+            straggler study calls a job straggling from 1.1 on (What-if, OSDI'25); two causes of half as much make it
+            one, and shares of step records are right to about as much (``docs/why-slow.md``).
         kept_ratio: share of that line down to which a cause that was told goes on, as in ``StepsConfig``.
         lasting_ns: how long a cause must be seen, as long as a slowdown of the whole job that blames nobody.
         stale_ns: a cause is told no more when no step ended for so long: a job that stands has another trouble.
@@ -27,7 +28,7 @@ class WhatIfConfig:
     """
 
     every_count: int = 12
-    least_slowdown_ratio: float = 1.1
+    least_slowdown_ratio: float = 1.05
     kept_ratio: float = 0.6
     lasting_ns: int = 30 * NS_PER_SECOND
     stale_ns: int = 60 * NS_PER_SECOND

@@ -72,7 +72,7 @@ def test_a_cause_is_told_of_the_job_once_windows_that_share_no_step_show_it() ->
     [anomaly] = job.take()
     assert (anomaly.component.kind, anomaly.detector) == (ComponentKind.JOB, "whatif")
     assert anomaly.detail["costs_ratio"] == pytest.approx(0.5 / 1.12, abs=0.03)
-    assert anomaly.score == pytest.approx(anomaly.detail["costs_ratio"] * 11)
+    assert anomaly.score == pytest.approx(anomaly.detail["costs_ratio"] * 21)
 
 
 def test_it_is_told_no_more_soon_after_it_ended() -> None:
