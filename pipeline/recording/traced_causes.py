@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.models.step_causes import COMMUNICATION, DATA, JITTER, LEAST_STEP_COUNT, MACHINE, STAGE, StepCauses
+from tocsin.models.known_steps import LEAST_STEP_COUNT
+from tocsin.models.step_causes import COMMUNICATION, DATA, JITTER, MACHINE, STAGE, StepCauses
 from tocsin.models.whatif.causes import SlowdownCause, reasons_of
 from tocsin.models.whatif.scenarios import model_of, slowdowns
 from tocsin.models.whatif.trace import OpTrace

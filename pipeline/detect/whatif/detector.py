@@ -7,18 +7,19 @@ for these.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
 
+from tocsin.models.known_steps import LEAST_STEP_COUNT
 from tocsin.models.robust import quantile
 from tocsin.models.step_causes import (
     COMMUNICATION,
     DATA,
     JITTER,
-    LEAST_STEP_COUNT,
     LOADER,
     SERVICE,
     STAGE,
@@ -82,8 +83,8 @@ class WhatIfDetector:
         self._spans: dict[str, CauseSpan] = {}
         self._rank_count = 0
         """Ranks of the newest window; another number begins a new past."""
-        self._waits: list[list[float]] = []
-        """Usual waits of the windows of step records, oldest first; [] for the newest one, if it was slow."""
+        self._waits: list[list[float | None]] = []
+        """Usual waits of the windows of step records, oldest first, None = not told; [] for the newest one, if slow."""
 
     def on_steps(self, data: Slice, steps: Sequence[StepRows], judged_count: int) -> list[Anomaly]:
         """Take the newest steps of a job, and return the causes that hold at a slice's end.
@@ -132,8 +133,12 @@ class WhatIfDetector:
         """Return what was usual before a window of so many ranks, without the newest one, which shares its steps."""
         if rank_count != self._rank_count:
             self._rank_count, self._waits = rank_count, []
-        past = np.array([waits for waits in self._waits[:-1] if waits])
-        return UsualWaits(*quantile(past, _USUAL_QUANTILE, 0).tolist()) if past.size else None
+        past = np.array([waits for waits in self._waits[:-1] if waits], np.float64)
+        if not past.size:
+            return None
+        compute, idle, spread, data = quantile(past, _USUAL_QUANTILE, 0).tolist()
+        is_told = not math.isnan(idle)  # NaN: none of these windows tells transfers
+        return UsualWaits(compute, idle if is_told else None, spread if is_told else None, data)
 
     def _learn(self, usual: UsualWaits | None) -> None:
         """Learn what is usual of the newest window, but not while it is longer than usual.
