@@ -11,16 +11,20 @@ first_step ``run_start``                  first report of a step, its loss or it
 Where at least four processes with a name wrote the end of a stage, it is a stage of each of them. Otherwise it is one
 stage of the whole job. Entries without a name that many processes write are groups of stamps: they say that somebody
 was late, never who.
+
+The first entry of the log is another process's than most. So a process whose clock differs is not compared in
+``env_setup``; its other stages are its own, and are put back on its peers' clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from tocsin.models.startup.clocks import ClockShift, clock_shifts
 from tocsin.models.startup.durations import NS, StageTable, stage_tables
 from tocsin.models.startup.stragglers import DEFAULT, StragglerConfig, limit_seconds
 from tocsin.schemas.formats.mllog import Stamp, StampKind
@@ -85,6 +89,7 @@ class LoggedStart:
         process_count: most processes that wrote one entry.
         tables: its stages.
         groups: stamps without names.
+        shifts: nodes whose clock differs from their peers'.
     """
 
     benchmark: str
@@ -94,6 +99,7 @@ class LoggedStart:
     process_count: int
     tables: tuple[StageTable, ...]
     groups: tuple[StampGroup, ...]
+    shifts: tuple[ClockShift, ...] = ()
 
 
 def runs_of(stamps: Iterable[Stamp]) -> list[tuple[Stamp, ...]]:
@@ -117,10 +123,12 @@ def logged_start(stamps: Sequence[NamedStamp], config: StragglerConfig = DEFAULT
     """Return the start in the entries of one run; None if they show no stage."""
     if not stamps:
         return None
+    shifts = clock_shifts((((one.stamp.key,), one.node, one.stamp.ts_ns) for one in stamps), config)
+    stamps = _put_back(stamps, shifts)
     by_key = {key: [one for one in stamps if one.stamp.key == key] for key in (*_GROUPS, RUN_STOP)}
     first_ns, last_ns = (pick(one.stamp.ts_ns for one in stamps) for pick in (min, max))
     train_ns = min((one.stamp.ts_ns for one in by_key[RUN_START]), default=None)
-    marks = _marks(stamps, by_key, first_ns, train_ns)
+    marks = _marks(stamps, by_key, first_ns, train_ns, frozenset(one.node for one in shifts))
     if not marks:
         return None
     names = (one.stamp.value for one in stamps if one.stamp.key == BENCHMARK)
@@ -132,21 +140,41 @@ def logged_start(stamps: Sequence[NamedStamp], config: StragglerConfig = DEFAULT
         max(len(by_key[key]) for key in _GROUPS),
         tuple(stage_tables(marks)),
         tuple(_groups(by_key, first_ns, train_ns, config)),
+        tuple(shifts),
     )
 
 
+def _put_back(stamps: Sequence[NamedStamp], shifts: Iterable[ClockShift]) -> list[NamedStamp]:
+    """Return entries with those of shifted nodes on their peers' clock."""
+    shift_ns = {one.node: one.shift_ns for one in shifts}
+    return [
+        replace(one, stamp=replace(one.stamp, ts_ns=one.stamp.ts_ns - shift_ns[one.node]))
+        if one.node in shift_ns
+        else one
+        for one in stamps
+    ]
+
+
 def _marks(
-    stamps: Iterable[NamedStamp], by_key: dict[str, list[NamedStamp]], first_ns: int, train_ns: int | None
+    stamps: Iterable[NamedStamp],
+    by_key: dict[str, list[NamedStamp]],
+    first_ns: int,
+    train_ns: int | None,
+    shifted: frozenset[str],
 ) -> list[StageMark]:
-    """Return the begins and ends of all stages; without a node where a stage belongs to the whole job."""
+    """Return the begins and ends of all stages; without a node where a stage belongs to the whole job.
+
+    Nodes that are ``shifted`` by their clock have no ``env_setup``, which begins with another node's stamp.
+    """
     starts, stops = [one for one in by_key[INIT_START] if _before(one, train_ns)], by_key[INIT_STOP]
     marks: list[StageMark] = []
     if starts:
+        told = [one for one in starts if one.node not in shifted]
         origins = [
-            NamedStamp(Stamp(first_ns, StampKind.POINT, ""), node) for node in dict.fromkeys(s.node for s in starts)
+            NamedStamp(Stamp(first_ns, StampKind.POINT, ""), node) for node in dict.fromkeys(one.node for one in told)
         ]
-        if first_ns < min(one.stamp.ts_ns for one in starts):
-            marks += _stage(StartupStage.ENV_SETUP, origins, starts)
+        if told and first_ns < min(one.stamp.ts_ns for one in starts):
+            marks += _stage(StartupStage.ENV_SETUP, origins, told)
         marks += _stage(StartupStage.MODEL_INIT, starts, stops)
     if train_ns is not None:
         reports = [one for one in stamps if one.stamp.key in _REPORTS and one.stamp.ts_ns > train_ns]

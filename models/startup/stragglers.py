@@ -83,8 +83,14 @@ def limit_seconds(durations: Sequence[float], config: StragglerConfig = DEFAULT)
         config: the factors.
     """
     middle = median(durations)
-    spread = _SIGMAS_PER_MAD * median(abs(one - middle) for one in durations)
-    return max(config.factor * middle, middle + config.spread_factor * spread, middle + config.floor_seconds)
+    spread = config.spread_factor * sigma_seconds(durations)
+    return max(config.factor * middle, middle + spread, middle + config.floor_seconds)
+
+
+def sigma_seconds(durations: Sequence[float]) -> float:
+    """Return the standard deviation of durations, by their median absolute deviation."""
+    middle = median(durations)
+    return _SIGMAS_PER_MAD * median(abs(one - middle) for one in durations)
 
 
 def stragglers(table: StageTable, now_ns: int, config: StragglerConfig = DEFAULT) -> list[Straggler]:

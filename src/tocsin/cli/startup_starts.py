@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from tocsin.models.startup.clocks import ClockShift, clock_shifts, put_back, stamps_of_tables
 from tocsin.models.startup.cost import waste_gpu_seconds
 from tocsin.models.startup.durations import NS, StageTable, stage_tables
 from tocsin.models.startup.mllog_stages import LoggedStart, NamedStamp, StampGroup, logged_start, runs_of
@@ -40,6 +41,7 @@ class Start:
         process_count: number of processes, or of GPUs, as far as known.
         waste_gpu_seconds: GPU time until training began, or until now.
         skipped: file -> what was left out of it.
+        shifts: nodes whose clock differs from their peers'; their stamps are put back.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Start:
     process_count: int
     waste_gpu_seconds: float
     skipped: Mapping[str, Skipped]
+    shifts: tuple[ClockShift, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -164,6 +167,7 @@ def _start_of_logs(run: Sequence[_Log]) -> Start:
         count,
         count * (until_ns - found.first_ns) / NS,
         {log.name: log.skipped for log in run if log.skipped.counts},
+        found.shifts,
     )
 
 
@@ -174,20 +178,25 @@ def starts_of_recording(folder: Path, limits: ReadLimits) -> list[Start]:
         RecordingError: the recording is wrong, or has no ``stage`` event.
     """
     read = read_starts(folder, limits)
-    tables = stage_tables(read.marks)
-    attempts = dict.fromkeys(table.attempt for table in tables)
-    return [_start_of_attempt(read, at, tuple(one for one in tables if one.attempt == at)) for at in attempts]
+    attempts = dict.fromkeys(table.attempt for table in stage_tables(read.marks))
+    return [_start_of_attempt(read, at) for at in attempts]
 
 
-def _start_of_attempt(read: RecordedStarts, attempt: int, tables: tuple[StageTable, ...]) -> Start:
-    """Return the start of one attempt."""
-    marks = [mark for mark in read.marks if mark.attempt == attempt]
+def _start_of_attempt(read: RecordedStarts, attempt: int) -> Start:
+    """Return the start of one attempt, on one clock."""
+    told = [mark for mark in read.marks if mark.attempt == attempt]
+    shifts = tuple(clock_shifts(stamps_of_tables(stage_tables(told))))
+    marks = put_back(told, shifts)
+    tables = tuple(stage_tables(marks))
     allocated: dict[str, int] = {}
     for mark in marks:
         allocated[mark.node] = min(allocated.get(mark.node, mark.ts_ns), mark.ts_ns)
     gpus = {node: read.gpu_counts.get(node, 1) for node in allocated}
     later = [mark.ts_ns for mark in read.marks if mark.attempt > attempt]
-    now_ns = min([read.end_ns, *later])
+    ahead_ns = max((one.shift_ns for one in shifts), default=0)
+    # The end of the recording may be told by a clock that is ahead; no stage lasts until then for it.
+    end_ns = min(read.end_ns, max(read.end_ns - max(ahead_ns, 0), *(mark.ts_ns for mark in marks)))
+    now_ns = min([end_ns, *later])
     train_ns = read.train_ns.get(attempt)
     return Start(
         f"attempt {attempt}",
@@ -202,6 +211,7 @@ def _start_of_attempt(read: RecordedStarts, attempt: int, tables: tuple[StageTab
         sum(gpus.values()),
         waste_gpu_seconds(gpus, allocated, now_ns if train_ns is None else train_ns),
         {},
+        shifts,
     )
 
 

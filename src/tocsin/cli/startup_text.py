@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from tocsin.cli.startup_starts import Start
+from tocsin.models.startup.clocks import ClockShift
 from tocsin.models.startup.cost import blame, waiting_gpu_seconds
 from tocsin.models.startup.durations import NS, StageTable
 from tocsin.models.startup.mllog_stages import StampGroup
@@ -76,7 +77,17 @@ def sentences_of(judged: JudgedStart) -> list[str]:
     if len(judged.late) > MOST_NAMES:
         lines.append(f"… {len(judged.late) - MOST_NAMES} more are late.")
     lines += [late_text(group) for group in start.groups if group.late_count]
-    return lines or ["Nobody is late."]
+    return [*(_clock_text(start.kind, one) for one in start.shifts), *(lines or ["Nobody is late."])]
+
+
+def _clock_text(kind: str, shift: ClockShift) -> str:
+    """Return that the clock of a node differs from its peers'."""
+    size = _time(abs(shift.seconds))
+    how, when = (("ahead", "later"), ("behind", "sooner"))[shift.seconds < 0]
+    return (
+        f"The clock of {kind} {plain(shift.node)} seems {size} {how}, or it began {size} {when}: all its stamps come "
+        f"{when} than its peers' by that. They are put back; only its own durations are compared."
+    )
 
 
 def late_text(group: StampGroup) -> str:
@@ -214,6 +225,7 @@ def _start_json(judged: JudgedStart) -> dict[str, object]:
         ],
         "shared": [asdict(one) for one in judged.shared],
         "stamps": [asdict(group) for group in start.groups],
+        "clocks": [asdict(shift) for shift in start.shifts],
         "skipped": {
             name: {
                 str(reason): {"count": count, "first_line": skipped.first_lines[reason]}
