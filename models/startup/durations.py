@@ -7,7 +7,7 @@ last end minus the first begin of all nodes: stragglers show in it, not in the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
@@ -105,6 +105,12 @@ class StageTable:
     def lost_count(self) -> int:
         """Number of nodes of which a mark is missing though they are past the stage, or whose begin is missing."""
         return sum(span.seconds is None and not span.is_open for span in self.spans)
+
+
+def without(tables: Iterable[StageTable], nodes: Container[str]) -> list[StageTable]:
+    """Return stages without these nodes; one that no other node tells is left out."""
+    kept = (replace(one, spans=tuple(span for span in one.spans if span.node not in nodes)) for one in tables)
+    return [one for one in kept if one.spans]
 
 
 def stage_tables(marks: Iterable[StageMark]) -> list[StageTable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,6 +31,8 @@ class Placement:
         """``rows``, None = to be computed again."""
         self._switches: dict[str, tuple[str, str]] | None = None
         """``switches_of_hosts``, None = to be computed again."""
+        self._sizes: tuple[Counter[str], int] | None = None
+        """Host -> number of its ranks, and ``world_size``; None = to be computed again."""
         self._part: bytes | None = None
         """``PART`` of a snapshot, None = to be made again; places are announced every 30 s and seldom change."""
 
@@ -53,7 +56,7 @@ class Placement:
 
     def _forget_derived(self) -> None:
         """Have all that is derived of the places computed again."""
-        self._roles = self._neighbourhoods = self._switches = self._rows = self._part = None
+        self._roles = self._neighbourhoods = self._switches = self._rows = self._sizes = self._part = None
 
     @property
     def world_size(self) -> int:
@@ -63,6 +66,24 @@ class Placement:
     def hosts(self) -> set[str]:
         """Return the hosts that carry ranks."""
         return {place.host for place in self.places.values()}
+
+    def outsiders(self, hosts: Iterable[str]) -> frozenset[str]:
+        """Return those of some hosts that carry no rank of the job, as far as that is known.
+
+        Ranks that were not announced yet may be on hosts that carry none, as many on each as on the fullest one. Where
+        more of the given hosts carry none than these ranks need, nobody knows which of them do, and none counts. Where
+        no given host carries a rank, their names are others than those that are announced (short and full ones), and
+        nothing is known; nor where the number of the job's ranks is unknown.
+        """
+        if self._sizes is None:
+            self._sizes = Counter(place.host for place in self.places.values()), self.world_size
+        (sizes, world_size), given = self._sizes, set(hosts)
+        unplaced = given - sizes.keys()
+        if not world_size or len(unplaced) == len(given):
+            return frozenset()
+        missing = max(world_size - sizes.total(), 0)
+        needed = -(-missing // max(sizes.values()))
+        return frozenset(unplaced) if len(unplaced) > needed else frozenset()
 
     def stage_of(self, rank: int) -> int:
         """Return the pipeline stage within which a rank is compared, -1 = unknown."""

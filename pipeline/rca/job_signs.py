@@ -41,7 +41,7 @@ class JobSigns:
         self._numbers = JobNumbers()
         self._divergence = Divergence(config.divergence)
         self._gradual = GradualSlowdown(config.gradual)
-        self._startup = StartupDetector(config.startup)
+        self._startup = StartupDetector(config.startup, graph.placement.outsiders)
 
     def follow(self, older: JobSigns) -> None:
         """Take over what is known of the starts of earlier attempts."""

@@ -35,6 +35,8 @@ class RecordedStarts:
         gpu_counts: host -> number of its ranks in the topology, which is the number of its GPUs.
         train_ns: attempt -> begin of its first step; attempts without a step are no keys.
         end_ns: end of the recording.
+        outsiders: hosts with marks that carry no rank of the topology; their marks are left out. None where no host
+            with marks carries one, as names differ then, or there is no topology.
     """
 
     job_id: str
@@ -42,6 +44,7 @@ class RecordedStarts:
     gpu_counts: Mapping[str, int]
     train_ns: Mapping[int, int]
     end_ns: int
+    outsiders: tuple[str, ...] = ()
 
 
 def read_starts(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> RecordedStarts:
@@ -56,10 +59,11 @@ def read_starts(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> RecordedSt
     marks = _marks(tables["events"], places, has_topology="topology" in tables) if "events" in tables else []
     if not marks:
         raise RecordingError(f"{folder.name}/{_FILE}", "has no stage event")
-    manifest = recording.manifest
-    return RecordedStarts(
-        manifest.job_id, tuple(marks), _gpu_counts(recording), _train_ns(recording, places), manifest.end_ns
-    )
+    manifest, gpus = recording.manifest, _gpu_counts(recording)
+    nodes = {mark.node for mark in marks}
+    outsiders = tuple(sorted(nodes - gpus.keys())) if nodes & gpus.keys() else ()
+    inside = tuple(mark for mark in marks if mark.node not in outsiders)
+    return RecordedStarts(manifest.job_id, inside, gpus, _train_ns(recording, places), manifest.end_ns, outsiders)
 
 
 def _marks(columns: Columns, places: Places, *, has_topology: bool) -> list[StageMark]:

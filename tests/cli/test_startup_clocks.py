@@ -1,4 +1,4 @@
-"""``tocsin startup`` where the clock of one host is off."""
+"""``tocsin startup`` where the clock of one host is off, and where a host carries no rank of the job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.test_startup import T0_MS, _found, _recording
@@ -75,4 +77,35 @@ def test_a_late_host_of_a_recording_is_named_beside_one_whose_clock_is_off(
     marks = tuple(replace(one, ts_ns=one.ts_ns + 60 * NS) if one.node == "n007" else one for one in known)
 
     (start,) = _found(capsys, _recording(tmp_path / "r", marks, None))["starts"]
+    assert [one["name"] for one in start["stragglers"]] == ["n004"]
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_a_host_without_a_rank_in_the_topology_is_left_out(
+    *, is_placed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_start(10, slow={("n004", "model_init"): 6.0})
+    folder = _recording(tmp_path / "r", made.marks, None)
+    if not is_placed:
+        topology = pq.read_table(folder / "topology.parquet")
+        pq.write_table(topology.filter(pc.not_equal(topology["host"], "n004")), folder / "topology.parquet")
+
+    (start,) = _found(capsys, folder)["starts"]
+    assert [one["name"] for one in start["stragglers"]] == (["n004"] if is_placed else [])
+    assert start["outsiders"] == ([] if is_placed else ["n004"])
+    assert main(["startup", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert ("left out, as they carry no rank of the topology: n004" in out) is not is_placed
+
+
+def test_where_names_of_hosts_differ_from_the_topology_s_none_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _recording(tmp_path / "r", make_start(10, slow={("n004", "model_init"): 6.0}).marks, None)
+    topology = pq.read_table(folder / "topology.parquet")
+    hosts = [f"{host}.cluster" for host in topology["host"].to_pylist()]
+    at = topology.schema.get_field_index("host")
+    pq.write_table(topology.set_column(at, "host", [hosts]), folder / "topology.parquet")
+
+    (start,) = _found(capsys, folder)["starts"]
     assert [one["name"] for one in start["stragglers"]] == ["n004"]

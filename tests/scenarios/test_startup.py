@@ -110,3 +110,19 @@ def test_where_half_of_the_machines_are_late_none_is_a_straggler(late: tuple[int
     scenario.run(int(start.seconds) + 12)
 
     assert set(told(scenario)) <= {("shared_service", "")}
+
+
+def test_a_host_without_a_rank_that_waits_in_a_stage_is_not_accused() -> None:
+    scenario = build()
+    start = Start(scenario)
+    scenario.at(1.0).inject(scenario.job.foreign_event, "spare7", events.STAGE, stage="env_setup", edge="begin")
+    scenario.want_nothing(int(start.seconds) + 12)
+
+
+def test_a_late_machine_is_named_beside_a_host_without_a_rank() -> None:
+    scenario = build()
+    start = Start(scenario, {(3, "env_setup"): 4.0})
+    scenario.at(1.0).inject(scenario.job.foreign_event, "spare7", events.STAGE, stage="env_setup", edge="begin")
+    scenario.run(int(start.seconds) + 12)
+
+    assert set(told(scenario)) == {("startup_slow", "n03")}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tocsin.models.startup.cost import StageKey, blame, spent_on_stages
-from tocsin.models.startup.durations import StageBook, StageTable
+from tocsin.models.startup.durations import StageBook, StageTable, without
 from tocsin.models.startup.marks import marks_of
 from tocsin.pipeline.incidents.ettr.timeline import Claim
 from tocsin.pipeline.stores.attempt_starts import AttemptStart, StartStage
@@ -206,8 +206,8 @@ class StartAccount:
     def _account(self, job: JobKey, told_ns: int) -> AttemptStart:
         """Return the newest start."""
         gpus = Counter(self._host_of.values())
-        tables = self._book.tables()
         until_ns = self._train_ns or self._over_ns
+        tables = self._own_tables() if until_ns else self._book.tables()
         spent = spent_on_stages(tables, gpus, self._began_ns, until_ns) if until_ns else {}
         stages = []
         for table in tables:
@@ -219,6 +219,12 @@ class StartAccount:
             stages.append(replace(found, cache_hit_ratio=total / count) if count else found)
         sizes, is_over = (len(gpus), gpus.total()), (self._over_ns, self._is_failed)
         return AttemptStart(job, self._began_ns, self._train_ns, told_ns, *sizes, tuple(stages), *is_over)
+
+    def _own_tables(self) -> list[StageTable]:
+        """Return the stages of a start that is over, of the hosts that carry ranks; of all where none does."""
+        tables, known = self._book.tables(), set(self._host_of.values())
+        nodes = {span.node for table in tables for span in table.spans}
+        return without(tables, nodes - known) if nodes & known else tables
 
     def to_state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values, for a snapshot."""

@@ -100,6 +100,10 @@ class FakeJob:
         if self.ranks[rank].agent_alive:
             self._queue.append(Event(self.job, host, self.now_ns, rank, source, name, severity, payload))
 
+    def foreign_event(self, host: str, name: str, **payload: object) -> None:
+        """Send an event of the job by the agent of a host that carries no rank."""
+        self._queue.append(Event(self.job, host, self.now_ns, -1, EventSource.PROCESS, name, Severity.INFO, payload))
+
     def slow(self, rank: int, phase: str, factor: float) -> None:
         """Make one phase of a rank take ``factor`` times as long (1 = healthy again)."""
         self.ranks[rank].slow[phase] = factor

@@ -8,11 +8,11 @@ while it is late once more. It is worth a drain by hand. All are notes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
-from tocsin.models.startup.durations import StageBook, StageTable
+from tocsin.models.startup.durations import StageBook, StageTable, without
 from tocsin.models.startup.marks import marks_of
 from tocsin.models.startup.stragglers import (
     SharedSlowness,
@@ -53,16 +53,27 @@ class StartupConfig:
     held_ns: int = 20 * NS_PER_SECOND
 
 
+Outsiders = Callable[[Iterable[str]], frozenset[str]]
+"""Function hosts -> those of them that carry no rank of the job."""
+
+
+def _nobody(_hosts: Iterable[str]) -> frozenset[str]:
+    """Return that every host may carry a rank."""
+    return frozenset()
+
+
 class StartupDetector:
     """Judges the stages of one attempt of a job while it starts; earlier attempts are its history."""
 
-    def __init__(self, config: StartupConfig) -> None:
+    def __init__(self, config: StartupConfig, outsiders: Outsiders = _nobody) -> None:
         """Start without marks.
 
         Args:
             config: settings.
+            outsiders: returns those of some hosts that carry no rank of the job; they are not compared.
         """
         self._config = config
+        self._outsiders = outsiders
         self._book = StageBook()
         self._history = StartHistory(config.limits)
         self._stages: set[tuple[str, str]] = set()
@@ -120,7 +131,7 @@ class StartupDetector:
         if self._train_ns or begin_ns < self._first_ns:
             return
         if self._stages:
-            tables = self._book.tables()
+            tables = self._tables()
             self._history.add(tables, now_ns)
             here = {(span.node, table.stage) for table in tables for span in table.spans}
             repeated = [one for one in self._history.repeated_now() if one[:2] in here]
@@ -130,7 +141,10 @@ class StartupDetector:
 
     def on_time(self, now_ns: int) -> list[Finding]:
         """Return what holds now: late hosts, or a service that all hosts wait for. Nothing once the job trains."""
-        tables = [table for table in self._book.tables() if table.open_nodes] if self._has_open else []
+        tables = self._tables() if self._has_open or self._told else []
+        here = {span.node for table in tables for span in table.spans}
+        self._told = [one for one in self._told if one.late.node in here or not here]
+        tables = [table for table in tables if table.open_nodes]
         self._has_open = bool(tables)
         late: list[Straggler] = []
         found = [one for table in tables for one in self._judge(table, now_ns, late)]
@@ -141,6 +155,12 @@ class StartupDetector:
             named = {host for one in found for host in one.accused}
             found += [_slow_again(one, now_ns) for one in self._again if one.node not in named]
         return found
+
+    def _tables(self) -> list[StageTable]:
+        """Return the stages of the start, of the hosts that carry ranks of the job."""
+        tables = self._book.tables()
+        outside = self._outsiders({span.node for table in tables for span in table.spans})
+        return without(tables, outside) if outside else tables
 
     def _judge(self, table: StageTable, now_ns: int, alone: list[Straggler]) -> list[Finding]:
         """Return the findings about one stage that is not over; its late hosts are appended to ``alone``."""

@@ -42,6 +42,7 @@ class Start:
         waste_gpu_seconds: GPU time until training began, or until now.
         skipped: file -> what was left out of it.
         shifts: nodes whose clock differs from their peers'; their stamps are put back.
+        outsiders: hosts that tell stages and carry no rank of the job; they are left out.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Start:
     waste_gpu_seconds: float
     skipped: Mapping[str, Skipped]
     shifts: tuple[ClockShift, ...] = ()
+    outsiders: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -212,6 +214,7 @@ def _start_of_attempt(read: RecordedStarts, attempt: int) -> Start:
         waste_gpu_seconds(gpus, allocated, now_ns if train_ns is None else train_ns),
         {},
         shifts,
+        read.outsiders,
     )
 
 

@@ -116,6 +116,9 @@ def _block(judged: JudgedStart) -> list[str]:
             for reason, count in skipped.counts.items()
         )
         lines.append(plain(f"left out of {name}: {what}"))
+    if start.outsiders:
+        names = ", ".join(start.outsiders[:MOST_NAMES]) + (" …" if len(start.outsiders) > MOST_NAMES else "")
+        lines.append(plain(f"left out, as they carry no rank of the topology: {names}"))
     return lines
 
 
@@ -226,6 +229,7 @@ def _start_json(judged: JudgedStart) -> dict[str, object]:
         "shared": [asdict(one) for one in judged.shared],
         "stamps": [asdict(group) for group in start.groups],
         "clocks": [asdict(shift) for shift in start.shifts],
+        "outsiders": list(start.outsiders),
         "skipped": {
             name: {
                 str(reason): {"count": count, "first_line": skipped.first_lines[reason]}

@@ -299,3 +299,17 @@ def _with_stage(record: JobRecord) -> JobRecord:
         stage = ("env_setup", "model_init", "first_step")[record.ts_ns % 3]
         return replace(record, payload={**record.payload, "stage": stage, "seconds": float(record.ts_ns % 97)})
     return record
+
+
+def test_a_host_without_a_rank_is_not_the_last_of_a_stage_once_the_start_is_over() -> None:
+    heard = Started()
+    heard.stage(1, "begin", HOSTS)
+    heard.hear(1, event(0.6, "spare", -1, events.STAGE, stage="env_setup", edge="begin"))
+    heard.stage(11, "end", HOSTS)
+    heard.hear(40, event(39.5, "spare", -1, events.STAGE, stage="env_setup", edge="end"))
+    heard.step(46, 1, 1.0)
+    (stage,) = heard.told[-1].stages
+
+    assert heard.told[-1].train_ns
+    assert (stage.host_count, stage.last_host in HOSTS, stage.slowest_host in HOSTS) == (4, True, True)
+    assert stage.waiting_gpu_ns == 0

@@ -214,3 +214,27 @@ def test_other_events_and_too_many_stages_are_left_out() -> None:
 
     assert len(detector.snapshot()["startup"]) < 1000
     assert detector.on_time(T0_NS + 1000 * NS) == []
+
+
+def test_a_host_that_turns_out_to_carry_no_rank_is_told_of_no_more() -> None:
+    outside: set[str] = set()
+    detector = StartupDetector(StartupConfig(), lambda hosts: frozenset(outside & set(hosts)))
+    made = make_start(10, slow=SLOW)
+    late_ns = T0_NS + round(made.truth["n004"]["env_setup"][1] * NS) - NS
+    for mark in made.marks:
+        if mark.ts_ns < late_ns:
+            detector.on_event(_event(mark, 0.0))
+    assert [one.accused for one in detector.on_time(late_ns)] == [("n004",)]
+
+    outside.add("n004")
+    assert detector.on_time(late_ns + NS) == []
+
+
+def test_hosts_without_ranks_are_late_in_no_start() -> None:
+    detector: StartupDetector | None = None
+    for seed in range(4):
+        following = StartupDetector(StartupConfig(), lambda hosts: frozenset({"n004"} & set(hosts)))
+        if detector is not None:
+            following.follow(detector)
+        detector = following
+        assert after(detector, make_start(10, seed=seed, slow=SLOW)) == []
