@@ -16,7 +16,8 @@ _STARTS: Final = (
 )
 _IN_ORDER: Final = " ORDER BY began_ns DESC, attempt DESC, cluster, stage != '', stage_began_ns, stage LIMIT 2000"
 DAYS_QUERY: Final = (
-    "SELECT cluster, toString(day) AS day, starts, start_up_gpu_hours, allocated_gpu_hours, start_up_ratio"
+    "SELECT cluster, toString(day) AS day, starts, failed_starts, start_up_gpu_hours, failed_gpu_hours,"
+    " allocated_gpu_hours, start_up_ratio"
     " FROM tocsin.startup_by_day ORDER BY day DESC, cluster LIMIT 400"
 )
 """The newest days of all clusters."""

@@ -87,8 +87,11 @@ def test_a_waterfall_for_each_start_gpu_hours_by_cause_and_days(
     assert found["starts"][1]["stages"][0]["slowest_seconds"] == 30.0
 
     days = run(capsys, "--days", "--data", tmp_path)[1].splitlines()
-    assert days[0].split() == ["DAY", "CLUSTER", "STARTS", "START-UP", "GPU-H", "ALLOCATED", "GPU-H", "SHARE"]
-    assert days[2].split() == ["2023-11-14", "c", "1", "0.27", "0.27", "100.00", "%"]
+    names = ["STARTS", "FAILED", "START-UP", "GPU-H", "FAILED", "GPU-H", "ALLOCATED", "GPU-H", "SHARE"]
+    assert days[0].split() == ["DAY", "CLUSTER", *names]
+    assert days[2].split() == ["2023-11-14", "c", "1", "0", "0.27", "0.00", "0.27", "100.00", "%"]
+    told = json.loads(run(capsys, "--days", "--json", "--data", tmp_path)[1].splitlines()[1])
+    assert (told["starts"], told["failed_starts"], told["failed_gpu_hours"]) == (1, 0, 0)
 
 
 def test_a_start_that_failed_is_marked_and_counted_and_of_a_silent_job_only_what_ended(

@@ -50,18 +50,20 @@ def print_days(args: argparse.Namespace) -> int:
             rows = _parsed(ask(DAYS_QUERY, "JSONEachRow"))
     if args.json:
         for row in rows:
-            print(json_text({**row, "starts": int(row["starts"])}))
+            print(json_text({**row, **{name: int(row[name]) for name in ("starts", "failed_starts")}}))
         return 0
     if not rows:
         print("no start and no attempt with a known number of GPUs is in the database yet")
         return 0
-    head = ("DAY", "CLUSTER", "STARTS", "START-UP GPU-H", "ALLOCATED GPU-H", "SHARE")
+    head = ("DAY", "CLUSTER", "STARTS", "FAILED", "START-UP GPU-H", "FAILED GPU-H", "ALLOCATED GPU-H", "SHARE")
     cells = [
         (
             str(row["day"]),
             plain(str(row["cluster"])),
             str(row["starts"]),
+            str(row["failed_starts"]),
             f"{row['start_up_gpu_hours']:.2f}",
+            f"{row['failed_gpu_hours']:.2f}",
             f"{row['allocated_gpu_hours']:.2f}",
             f"{100 * row['start_up_ratio']:.2f} %",
         )

@@ -120,6 +120,22 @@ def test_a_start_that_failed_counts_like_another(tmp_path: Path) -> None:
     assert (whole["start_up_seconds"], whole["own_gpu_seconds"]) == (120.0, 30 * 16.0)
     assert [one["start_up_gpu_hours"] * 3600 for one in days] == pytest.approx([60 * 16, 60 * 16])
     assert [one["start_up_ratio"] for one in days] == pytest.approx([1.0, 1.0])
+    assert [int(one["failed_starts"]) for one in days] == [0, 1]
+    assert [one["failed_gpu_hours"] for one in days] == [one["start_up_gpu_hours"] for one in days]
+
+
+def test_starts_that_failed_are_told_apart_from_those_that_trained(tmp_path: Path) -> None:
+    with opened_store("chdb", tmp_path) as store:
+        last_ns = MIDNIGHT_NS - 1
+        failed = replace(FAILED, job=JobKey("c", "failed"), gpu_count=8, over_ns=last_ns, stages=())
+        store.write_attempt_starts([replace(STARTED, train_ns=last_ns, stages=()), failed])
+        unclear = replace(failed, job=JobKey("c", "mute"), is_failed=False)
+        store.write_attempt_starts([unclear, replace(failed, job=JobKey("other", "failed"))])
+        days = {one["cluster"]: one for one in ask(store, DAYS_QUERY)}
+
+    assert [(int(days[one]["starts"]), int(days[one]["failed_starts"])) for one in ("c", "other")] == [(3, 1), (1, 1)]
+    assert days["c"]["start_up_gpu_hours"] * 60 == pytest.approx(16 + 8 + 8)
+    assert days["c"]["failed_gpu_hours"] * 60 == pytest.approx(8)
 
 
 def test_an_attempt_whose_times_were_told_before_its_training_began_lasted_until_then(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ WHERE until >= $__fromTime AND began <= $__toTime
 ORDER BY ettr_ratio
 LIMIT 200"""
 _STARTS: Final = f"""\
-SELECT day, cluster, starts, start_up_gpu_hours, allocated_gpu_hours, start_up_ratio
+SELECT day, cluster, starts, failed_starts, start_up_gpu_hours, failed_gpu_hours, allocated_gpu_hours, start_up_ratio
 FROM tocsin.startup_by_day
 WHERE day >= toDate($__fromTime) AND day <= toDate($__toTime) AND {CLUSTER}
 ORDER BY day DESC, cluster
