@@ -26,7 +26,7 @@ from tocsin.pipeline.incidents.incident import (
     throttles,
     with_evidence_of,
 )
-from tocsin.pipeline.incidents.matching import explains_better, is_weaker_repeat, same_fault
+from tocsin.pipeline.incidents.matching import explains_better, is_taken_back, is_weaker_repeat, same_fault
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, action_of, is_hard, repeated_action
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
@@ -86,14 +86,11 @@ class Decide:
         return lines
 
     def _take_back(self, finding: Finding, now_ns: int) -> list[Verdict]:
-        """Cancel verdicts on slow or silent machines that a finding clears; return the closing lines."""
-        freed, lines = set(finding.clears), []
-        for incident in list(self._incidents):
-            verdict = incident.verdict
-            is_slow, is_mute = verdict.fault is FaultKind.FAIL_SLOW, is_by_silence(verdict)
-            if (is_slow or is_mute) and verdict.suspects and components(verdict.suspects) <= freed:
-                reason = Reason.MONITORING_LOST if is_mute else finding.reason
-                lines.append(self._close(incident, now_ns, VerdictState.CANCELLED, reason))
+        """Cancel verdicts on slow or silent machines that a finding takes back; return the closing lines."""
+        lines = []
+        for incident in [one for one in self._incidents if is_taken_back(one.verdict, finding)]:
+            reason = Reason.MONITORING_LOST if is_by_silence(incident.verdict) else finding.reason
+            lines.append(self._close(incident, now_ns, VerdictState.CANCELLED, reason))
         return lines
 
     def _end_unnamed(self, finding: Finding, reason: Reason, now_ns: int) -> list[Verdict]:

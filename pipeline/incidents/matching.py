@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tocsin.pipeline.incidents.incident import Incident, components, lacks_impact, same_suspects
+from tocsin.pipeline.detect.steps.anomalies import DETECTOR as STEPS
+from tocsin.pipeline.incidents.incident import Incident, components, is_by_silence, lacks_impact, same_suspects
 from tocsin.pipeline.incidents.proposed_action import STANDSTILL, is_withheld
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.actions import HARD_KINDS
@@ -98,6 +99,20 @@ def _stopped_later(incident: Incident, finding: Finding) -> bool:
 def _ends_itself(finding: Finding) -> bool:
     """Return whether a finding may show a job that ended itself after a NaN: nobody is named, or gives a reason."""
     return finding.fault in STANDSTILL and (not finding.suspects or finding.is_wordless)
+
+
+def is_taken_back(verdict: Verdict, finding: Finding) -> bool:
+    """Return whether a finding takes back a verdict on a slow or silent machine.
+
+    Where slowness passed on to another machine, step times take back what they alone have said. What a machine's
+    metrics or its driver showed stands.
+    """
+    named, is_slow = components(verdict.suspects), verdict.fault is FaultKind.FAIL_SLOW
+    if not named or not (is_slow or is_by_silence(verdict)):
+        return False
+    if named <= set(finding.clears):
+        return True
+    return is_slow and named <= set(finding.passed_on) and {one.detector for one in verdict.evidence} <= {STEPS}
 
 
 def is_weaker_repeat(finding: Finding, verdict: Verdict) -> bool:

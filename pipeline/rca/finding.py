@@ -31,6 +31,7 @@ class Finding:
         only_holds: whether it opens no verdict, but keeps an open one open.
         is_soft: whether it never leads to a drain or a restart, however long it lasts.
         clears: components that were accused earlier and are taken back by this finding.
+        passed_on: machines whose slowness passed on to others: accused by step times alone, they are taken back, too.
         common: component that several suspects share.
         witnesses: hosts and drivers that observed the fault.
         machine_count: number of machines of the job.
@@ -69,6 +70,7 @@ class Finding:
     is_lone: bool = False
     is_by_part: bool = False
     ends: Reason | None = None
+    passed_on: tuple[Component, ...] = ()
     costs_ratio: float | None = None
     told_confidence: float = 0.0
     """The confidence that the verdict tells: with what learned detectors add. 0: they add nothing."""

@@ -125,6 +125,63 @@ class TestLongReplica:
         scenario.run(65).check()
 
 
+def _moving_lengths(replica_count: int, step_count: int) -> Callable[[int, int, str], float]:
+    """Longer data of one replica for some steps, then of another one, and so on, after forty equal steps."""
+
+    def longer(rank: int, step: int, phase: str) -> float:
+        turn = (step - 40) // step_count
+        is_longer = step >= 40 and phase in ("forward", "backward") and rank % replica_count == turn * 3 % replica_count
+        return 1.6 if is_longer else 1.0
+
+    return longer
+
+
+class TestMovingReplica:
+    """Data that are longer on one replica for some steps, then on another one; the first turn has no history."""
+
+    @pytest.mark.parametrize("rank_count", [4, 8, 16])
+    @pytest.mark.parametrize("step_count", [10, 15, 20])
+    @pytest.mark.parametrize("step_seconds", [0.5, 2.0])
+    def test_no_second_host_is_named_and_the_first_one_is_taken_back(
+        self, rank_count: int, step_count: int, step_seconds: float
+    ) -> None:
+        scenario = Scenario(JobShape(rank_count, step_seconds=step_seconds, tells_replicas=True))
+        scenario.job.load = _moving_lengths(rank_count, step_count)
+        scenario.run(int((60 + 5 * step_count) * step_seconds * 1.6))
+        assert len({verdict.verdict_id for verdict in scenario.verdicts if verdict.suspects}) <= 1
+        assert [(one.cause, one.suspects) for one in scenario.final()] == [("data_imbalance", ())]
+
+    def test_a_confirmed_host_is_taken_back_when_its_slowness_passes_on(self) -> None:
+        scenario = Scenario(JobShape(8, step_seconds=2.0, tells_replicas=True))
+        scenario.job.load = _moving_lengths(8, 20)
+        scenario.run(240)
+        named = [verdict for verdict in scenario.verdicts if verdict.suspects]
+        assert VerdictState.CONFIRMED in {verdict.state for verdict in named}
+        assert (named[-1].state, named[-1].reason) == (VerdictState.CANCELLED, "slowest_rank_changes")
+
+    @pytest.mark.parametrize(("rank_count", "stage_count"), [(8, 2), (16, 4), (32, 4)])
+    def test_replicas_of_several_stages_name_nobody(self, rank_count: int, stage_count: int) -> None:
+        shape = JobShape(rank_count, stage_count=stage_count, step_seconds=0.5, tells_replicas=True)
+        scenario = Scenario(shape)
+        scenario.job.load = _moving_lengths(rank_count // stage_count, 15)
+        scenario.run(90)
+        assert [verdict for verdict in scenario.verdicts if verdict.suspects] == []
+
+    @pytest.mark.parametrize("rank_count", [4, 8])
+    def test_a_machine_that_recovers_beside_a_slow_one_stays_blamed(self, rank_count: int) -> None:
+        """Its slowness passed on to nobody: the other one was slow before it recovered."""
+        scenario = Scenario(JobShape(rank_count, step_seconds=0.5))
+        for phase in ("forward", "backward"):
+            scenario.at(30).inject(scenario.job.slow, 1, phase, 2.2)
+            scenario.at(34).inject(scenario.job.slow, 2, phase, 1.6)
+            scenario.at(80).inject(scenario.job.slow, 1, phase, 1.0)
+        scenario.run(130)
+        first = [
+            verdict for verdict in scenario.verdicts if [one.component.name for one in verdict.suspects] == ["n01"]
+        ]
+        assert first[-1].state is VerdictState.RESOLVED
+
+
 class TestPauses:
     def test_pauses_of_changing_ranks_are_jitter(self) -> None:
         scenario = Scenario(JobShape(step_seconds=0.5))

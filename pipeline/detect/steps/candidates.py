@@ -77,6 +77,21 @@ class Candidate:
         return (self.last_ns - self.since_ns) / NS_PER_SECOND
 
 
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Other components whose turns of slowness led to a candidate.
+
+    Attributes:
+        hosts: their names, sorted; empty: there was no rotation.
+        passed_on: those of them whose turns ended about when the next one began, down to the candidate's.
+        ended_ns: when the last of these turns ended; 0: there are none.
+    """
+
+    hosts: tuple[str, ...] = ()
+    passed_on: tuple[str, ...] = ()
+    ended_ns: int = 0
+
+
 @dataclass(slots=True)
 class Candidates:
     """Current candidates of one job, and reported ones that recovered.
@@ -112,6 +127,7 @@ class Candidates:
             return
         del self.now[name]
         if known.is_reported:
+            self.past = [turn for turn in self.past if turn[:2] != (name, known.since_ns)]
             self.past.append((name, known.since_ns, known.last_ns))
         self.past = [entry for entry in self.past if newest_ns - entry[2] <= self.config.memory_ns]
 
@@ -120,15 +136,23 @@ class Candidates:
         self.now = {name: entry for name, entry in self.now.items() if name not in names}
         self.past = [turn for turn in self.past if turn[0] not in names]
 
-    def before(self, name: str, step_ns: int = 0) -> list[str]:
-        """Return other components whose turns of slowness led to this candidate: evidence of rotation.
+    def add_turn(self, name: str) -> None:
+        """Remember the turn of a candidate that took a slowness over and is not reported itself."""
+        candidate = self.now[name]
+        others = [turn for turn in self.past if turn[:2] != (name, candidate.since_ns)]
+        self.past = [*others, (name, candidate.since_ns, candidate.last_ns)]
 
-        [] if there was no rotation, or the candidate has lasted too long to be another turn.
+    def turns_before(self, name: str, step_ns: int = 0) -> Turns:
+        """Return other components' turns of slowness that led to this candidate: evidence of rotation.
+
+        None if there was no rotation, the candidate has lasted too long to be another turn, or it is the whole job.
 
         Args:
             name: name of the candidate.
             step_ns: the job's usual step time; 0: unknown.
         """
+        if name in (JOB, MORE):
+            return Turns()
         config, candidate = self.config, self.now[name]
         earliest = candidate.since_ns - config.memory_ns
         latest = candidate.since_ns + config.overlap_ns  # slow at the same time for longer: each is by itself
@@ -145,7 +169,10 @@ class Candidates:
         if handed_on:
             most_seconds = config.settled_seconds * len(others)
             need_seconds = min(max(config.settled_seconds, need_seconds), most_seconds)
-        return [] if candidate.lasted_seconds >= need_seconds else sorted(others)
+        if candidate.lasted_seconds >= need_seconds:
+            return Turns()
+        ended_ns = max((turn[2] for turn in handed_on), default=0)
+        return Turns(tuple(sorted(others)), tuple(sorted({turn[0] for turn in handed_on})), ended_ns)
 
     def _handed_on(
         self, turns: Sequence[tuple[str, int, int]], since_ns: int, step_ns: int

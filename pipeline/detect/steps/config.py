@@ -38,6 +38,8 @@ class StepsConfig:
             reported, where others are late in some steps, too. 1e-5: a job of a step a second looks 86,400 times a day.
             Of four ranks one must have been the slowest ten times of ten, of eight seven of seven, of a hundred four of
             five.
+        turn_luck_ratio: the same for a host that takes a slowness over from a reported one, and is not accused. 1e-3:
+            it is asked in the dozen looks after a host has recovered.
         rotation: when one host after another looks slow.
         job_strength_ratio: least growth of the whole job's step time that is reported.
         job_kept_ratio: share of that line down to which a reported slowdown goes on. Without it a slowdown of just
@@ -69,6 +71,7 @@ class StepsConfig:
     max_volatility_ratio: float = 0.12
     max_host_ratio: float = 0.125
     max_luck_ratio: float = 1e-5
+    turn_luck_ratio: float = 1e-3
     rotation: RotationConfig = field(default_factory=RotationConfig)
 
     def need_seconds(self, strength_ratio: float) -> float:

@@ -29,14 +29,15 @@ from tocsin.pipeline.core.operator import UNCHANGED, pack_state, unpack_state
 from tocsin.pipeline.detect.abstaining import Abstaining
 from tocsin.pipeline.detect.steps.anomalies import anomaly_of
 from tocsin.pipeline.detect.steps.baseline import BLOCK_COUNT, ExcessPast
-from tocsin.pipeline.detect.steps.candidates import JOB, MORE, Candidate, Candidates
+from tocsin.pipeline.detect.steps.candidates import JOB, MORE, Candidate, Candidates, Turns
 from tocsin.pipeline.detect.steps.config import StepsConfig
 from tocsin.pipeline.detect.steps.costs import costs_ratio
 from tocsin.pipeline.detect.steps.history import StepHistory
 from tocsin.pipeline.detect.steps.pending import PendingSteps
 from tocsin.pipeline.detect.steps.replicas import is_whole_replica
+from tocsin.pipeline.detect.steps.reporting import too_early, was_slow_before
 from tocsin.pipeline.detect.steps.rows import StepRows, table_of, window_from, window_parts
-from tocsin.pipeline.detect.steps.slower_hosts import harmed_hosts, self_time_excess_seconds, stages_unknown
+from tocsin.pipeline.detect.steps.slower_hosts import harmed_hosts, self_time_excess_seconds
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND, Slice, StepBatch
@@ -276,12 +277,14 @@ class StepDetector(Abstaining):
 
     def _update_candidates(self, found: Mapping[str, Candidate]) -> None:
         """Add the hosts that look slow to the candidates, and drop those that have recovered."""
-        newest_ns = self.window[-1].end_ns
+        newest_ns, grace_ns = self.window[-1].end_ns, self._config.candidate_grace_ns
         for host, seen in found.items():
             self._candidates.see(host, seen)
+        if found:  # another one is the slowest, and whoever is slow in none of the newest steps has recovered
+            grace_ns = min(grace_ns, newest_ns - self._begin_ns(-min(self._config.short_count, len(self.window))))
         for name in list(self._candidates.now):
             if name not in (JOB, MORE):
-                self._candidates.forget(name, newest_ns, self._config.candidate_grace_ns)
+                self._candidates.forget(name, newest_ns, grace_ns)
 
     def _keep_overshadowed(self, found: Collection[str], window: StepWindow, ranks: Sequence[int]) -> None:
         """Keep reported hosts that are still slow, though hidden by the slower ones found in this slice."""
@@ -344,28 +347,25 @@ class StepDetector(Abstaining):
         """Return an anomaly for each candidate that has lasted long enough."""
         anomalies = []
         for name, candidate in sorted(self._candidates.now.items()):
-            reason = self._too_early(candidate)
+            turns = self._turns_before(name, candidate)
+            reason = too_early(candidate, self._config, self._graph, is_whole_job=name in (JOB, MORE), turns=turns)
             if reason is not None:
                 self._abstain(reason)
                 continue
-            candidate.is_reported = True
-            before = [] if name in (JOB, MORE) else self._candidates.before(name, self.median_step_ns)
-            anomalies.append(anomaly_of(data, name, candidate, before, version_of(self._model)))
+            if turns.passed_on and candidate.luck_ratio > self._config.max_luck_ratio:
+                self._candidates.add_turn(name)
+            else:
+                candidate.is_reported = True
+            anomalies.append(anomaly_of(data, name, candidate, turns, version_of(self._model)))
         return anomalies
 
-    def _too_early(self, candidate: Candidate) -> Reason | None:
-        """Return why a candidate is not reported yet, None = it is reported."""
-        if candidate.is_reported and candidate in (self._candidates.now.get(JOB), self._candidates.now.get(MORE)):
-            return None  # it lasts, if by less
-        need = self._config.need_seconds(candidate.detail["strength_ratio"])
-        if candidate.from_start:
-            need = max(self._config.from_start_seconds, self._config.from_start_factor * need)
-            if stages_unknown(self._graph, candidate.detail.get("ranks", ())):
-                return Reason.STAGES_UNKNOWN
-        if candidate.lasted_seconds < need:
-            return Reason.NOT_CONTINUOUS
-        is_new_host = "ranks" in candidate.detail and not candidate.is_reported
-        return Reason.MAY_BE_LUCK if is_new_host and candidate.luck_ratio > self._config.max_luck_ratio else None
+    def _turns_before(self, name: str, candidate: Candidate) -> Turns:
+        """Return other hosts' turns that led to a candidate; who was slow beside them took nothing over."""
+        turns = self._candidates.turns_before(name, self.median_step_ns)
+        if not turns.passed_on:
+            return turns
+        was_beside = was_slow_before(candidate, turns.ended_ns, self.window)
+        return replace(turns, passed_on=()) if was_beside else turns
 
     def finished_parts(self, known: Container[str]) -> dict[str, bytes]:
         """Return the parts of the next snapshot that do not change any more, without those of the known names."""

@@ -22,7 +22,7 @@ from tocsin.pipeline.rca.rules.deviations import (
 from tocsin.pipeline.rca.rules.timing import TELLING_WINDOWS, longest_window_ns
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import NS_PER_SECOND
-from tocsin.schemas.verdicts import Anomaly, ComponentKind, Evidence, FaultKind
+from tocsin.schemas.verdicts import Anomaly, Component, ComponentKind, Evidence, FaultKind
 
 _TOGETHER_NS = 8 * NS_PER_SECOND
 """Hosts that became slow within this time, or three steps if that is longer, are slow together.
@@ -80,9 +80,9 @@ def find_slow_findings(
     hosts = [a for a in anomalies if a.component.kind is ComponentKind.HOST and a.metric == "own_seconds"]
     if hosts:
         return [_slow_hosts(graph, now_ns, together, rules) for together in _together(hosts, pace.median_step_ns)], []
-    rotating = [_rotating(graph, anomaly) for anomaly in anomalies if anomaly.metric == "rotating_seconds"]
+    rotating = [anomaly for anomaly in anomalies if anomaly.metric == "rotating_seconds"]
     if rotating:
-        return rotating[:1], []
+        return [_rotating(graph, rotating)], []
     findings: list[Finding] = []
     reasons: list[Reason] = []
     for anomaly in anomalies:
@@ -156,13 +156,15 @@ def filter_shared_data(steps: Sequence[Anomaly], peers: Sequence[Anomaly], rules
     return [anomaly for anomaly in peers if families(anomaly) - SILENT_FAMILIES != {"activity"}]
 
 
-def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:
-    """Return a finding about hosts that are slow in turn.
+def _rotating(graph: JobGraph, anomalies: Sequence[Anomaly]) -> Finding:
+    """Return a finding about hosts that are slow in turn, by the first of their anomalies.
 
     Where forward and backward pass grow together the data is uneven; where only the forward pass grows it is jitter of
-    the program.
+    the program. Hosts whose slowness passed on to others are not at fault.
     """
+    anomaly = anomalies[0]
     detail = anomaly.detail
+    passed_on = sorted({host for one in anomalies for host in one.detail["passed_on"]})
     lone_forward = detail["phase"] == "forward" and detail["phase_share_ratio"] >= _LONE_PHASE_RATIO
     cause = "software_jitter" if lone_forward else "data_imbalance"
     before = ", ".join(detail["before"][:5])
@@ -190,6 +192,7 @@ def _rotating(graph: JobGraph, anomaly: Anomaly) -> Finding:
         Reason.SLOWEST_RANK_CHANGES,
         (evidence,),
         seen_ns=anomaly.end_ns,
+        passed_on=tuple(Component(ComponentKind.HOST, host) for host in passed_on),
     )
 
 

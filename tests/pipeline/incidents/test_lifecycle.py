@@ -860,3 +860,34 @@ class TestClosedByHuman:
         life.decide = after
 
         assert life.see(reported, seconds=100) == []
+
+
+class TestWhatPassedOn:
+    """Slowness that passed on to other machines takes back what step times alone have said."""
+
+    @pytest.mark.parametrize("seconds", [2, 30], ids=["open", "confirmed"])
+    def test_a_machine_accused_by_its_steps_is_taken_back(self, seconds: int) -> None:
+        life = Life()
+        life.see(finding(SLOW, "n3"), seconds=seconds)
+        moved = replace(
+            finding(SLOW, cause="data_imbalance"),
+            reason=Reason.SLOWEST_RANK_CHANGES,
+            passed_on=(Component(ComponentKind.HOST, "n3"),),
+        )
+        lines = life.see(moved)
+        assert (lines[0].state, lines[0].reason) == (VerdictState.CANCELLED, "slowest_rank_changes")
+        assert (lines[1].state, lines[1].suspects) == (VerdictState.OPEN, ())
+
+    @pytest.mark.parametrize(
+        ("suspects", "passed_on", "detector"),
+        [(["n3"], ["n3"], "peers"), (["n3"], ["n4"], "steps"), (["n3", "n4"], ["n3"], "steps")],
+        ids=["its-metrics-speak", "another-one", "one-of-two"],
+    )
+    def test_others_stand(self, suspects: list[str], passed_on: list[str], detector: str) -> None:
+        life = Life()
+        own = finding(SLOW, *suspects)
+        extra = replace(own.evidence[0], detector=detector, metric="gpu_sm_clock_hertz")
+        life.see(replace(own, evidence=(*own.evidence, extra)))
+        hosts = tuple(Component(ComponentKind.HOST, host) for host in passed_on)
+        moved = replace(finding(SLOW, cause="data_imbalance"), reason=Reason.SLOWEST_RANK_CHANGES, passed_on=hosts)
+        assert life.see(moved) == []
