@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.models.whatif.compute import Computation
+from tocsin.models.whatif.multiplied import data_are_longer
 from tocsin.models.whatif.trace import FloatArray
 
 LEAST_EXCESS_RATIO = 0.1
@@ -46,7 +47,8 @@ def slow_workers(parts: list[Computation]) -> tuple[SlowWorker, ...]:
     A worker is one if, compared with the same stage's other data-parallel ranks, its computation is longer by a tenth
     in nine of ten steps, two at least; forward and backward; by more than random data make one rank's mean longer; in
     its shortest microbatches as well, because long data lengthen only some; and if the other stages of its
-    data-parallel rank are not as long, because they run the same data. Without other stages, it takes two peers.
+    data-parallel rank are not as long, because they run the same data. Without other stages, it takes two peers. Where
+    microbatches differ, its times must be its peers' times one factor.
     """
     stage_count = max(part.stage for part in parts) + 1
     step_count, dp_count = parts[0].seconds.shape[-2:]
@@ -65,6 +67,8 @@ def slow_workers(parts: list[Computation]) -> tuple[SlowWorker, ...]:
             if np.log1p(excess) < LEAST_ERRORS * errors[stage, dp]:
                 continue
             if others.size and float(np.median(others[:, dp])) >= _HALF * excess:
+                continue
+            if data_are_longer([part for part in parts if part.stage == stage], dp):
                 continue
             found.append(SlowWorker(dp, stage, excess, share))
     return tuple(sorted(found, key=lambda worker: -worker.excess_ratio))
