@@ -9,7 +9,7 @@ from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.schemas.reasons import Reason
-from tocsin.schemas.verdicts import FaultKind
+from tocsin.schemas.verdicts import Anomaly, FaultKind
 
 
 def with_costs(graph: JobGraph, findings: Sequence[Finding], pace: JobProgress, now_ns: int) -> tuple[Finding, ...]:
@@ -27,6 +27,18 @@ def with_costs(graph: JobGraph, findings: Sequence[Finding], pace: JobProgress, 
         else one
         for one in findings
     )
+
+
+def longer_by_ratio(anomaly: Anomaly) -> float:
+    """Return the share of the job's step time that an anomaly of its steps makes longer, 0 to 1.
+
+    Of the whole job it is 1 - before / now; of hosts it is what the slowest of them takes longer than its peers.
+
+    Args:
+        anomaly: of the step detector.
+    """
+    strength_ratio = max(0.0, float(anomaly.detail["strength_ratio"]))
+    return strength_ratio / (1.0 + strength_ratio)
 
 
 def _is_slowness(finding: Finding) -> bool:

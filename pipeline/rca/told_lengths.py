@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from tocsin.models.loading.told_lengths import WeighedLengths
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import names_of
+from tocsin.pipeline.rca.costs import longer_by_ratio
 from tocsin.pipeline.rca.evidence.loading import DETECTOR, LoadingTracker
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.schemas.reasons import Reason
@@ -101,6 +102,7 @@ def _finding(graph: JobGraph, explained: Sequence[tuple[Anomaly, tuple[int, Weig
         evidence,
         clears=tuple(Component(ComponentKind.HOST, one.component.name) for one in slow),
         seen_ns=max(one.end_ns for one in slow),
+        costs_ratio=max(longer_by_ratio(one) for one in slow),
     )
 
 

@@ -103,7 +103,13 @@ def _with_cause(finding: Finding, explaining: Sequence[Anomaly]) -> Finding:
     if not explaining or not is_open or finding.cause not in _NO_REASONS:
         return finding
     main = max(explaining, key=lambda cause: float(cause.detail["costs_ratio"]))
-    return replace(finding, cause=main.metric, evidence=(_evidence(main), *finding.evidence))
+    known_ratio = finding.costs_ratio
+    return replace(
+        finding,
+        cause=main.metric,
+        evidence=(_evidence(main), *finding.evidence),
+        costs_ratio=float(main.detail["costs_ratio"]) if known_ratio is None else known_ratio,
+    )
 
 
 def _explains(cause: Anomaly, finding: Finding) -> bool:

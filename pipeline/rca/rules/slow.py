@@ -13,6 +13,7 @@ from tocsin.pipeline.rca.common import (
     names_of,
     suspects_of,
 )
+from tocsin.pipeline.rca.costs import longer_by_ratio
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
@@ -193,6 +194,7 @@ def _rotating(graph: JobGraph, anomalies: Sequence[Anomaly]) -> Finding:
         (evidence,),
         seen_ns=anomaly.end_ns,
         passed_on=tuple(Component(ComponentKind.HOST, host) for host in passed_on),
+        costs_ratio=longer_by_ratio(anomaly),
     )
 
 
@@ -298,4 +300,7 @@ def _slow_job(anomaly: Anomaly, rules: SlowRules, *, they_wait: bool) -> Finding
         model_version=anomaly.model_version,
     )
     ends = Reason.NEW_NORMAL if accepted_seconds else None
-    return Finding(FaultKind.FAIL_SLOW, cause, (), anomaly.start_ns, 0.8, reason, (evidence,), ends=ends)
+    lost_ratio = longer_by_ratio(anomaly)
+    return Finding(
+        FaultKind.FAIL_SLOW, cause, (), anomaly.start_ns, 0.8, reason, (evidence,), ends=ends, costs_ratio=lost_ratio
+    )

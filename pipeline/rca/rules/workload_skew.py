@@ -9,6 +9,7 @@ from typing import Any
 from tocsin.pipeline.detect.peers.workload import POWER
 from tocsin.pipeline.job.graph import JobGraph
 from tocsin.pipeline.rca.common import TOGETHER_NS, names_of
+from tocsin.pipeline.rca.costs import longer_by_ratio
 from tocsin.pipeline.rca.finding import Finding
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.rules.deviations import (
@@ -215,4 +216,5 @@ def _more_work(
         tuple(evidence),
         clears=(slow.component,),
         seen_ns=slow.end_ns,
+        costs_ratio=longer_by_ratio(slow),
     )

@@ -38,6 +38,18 @@ def test_what_another_rank_would_take_as_well_is_no_cost_of_this_one() -> None:
     assert costs_ratio(steps_of((0.5, 0.9, 0.9, 0.5)), ONE_STAGE, {1, 2}) == pytest.approx(0.4 / 1.0)
 
 
+def test_records_that_are_lost_make_no_cost_and_hide_none() -> None:
+    steps = steps_of((0.5, 0.9, 0.5, 0.5), (0.5, 0.9, 0.5, 0.5), (0.5, 0.9, 0.5, 0.5))
+    for step, lost in zip(steps, (0, 2, 1), strict=True):
+        step.values[lost] = float("nan")  # of the third step the suspect's: it says nothing
+
+    assert costs_ratio(steps, ONE_STAGE, {1}) == pytest.approx(0.4 / 1.0)
+    assert costs_ratio(steps, ONE_STAGE, {3}) == 0.0
+    for step in steps:
+        step.values[[0, 2]] = float("nan")
+    assert costs_ratio(steps, ONE_STAGE, {1}) is None
+
+
 def test_a_rank_is_compared_with_its_own_stage_and_not_with_the_longest_one() -> None:
     steps = steps_of((0.3, 0.3, 0.9, 0.9))
 

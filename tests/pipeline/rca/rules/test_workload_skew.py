@@ -28,7 +28,8 @@ def _anomaly(host: str, metric: str, begin: int, detector: str, detail: dict[str
 
 
 def _slow(host: str, begin: int = 50, *, from_start: bool = False) -> Anomaly:
-    detail = {"ranks": [3], "own_seconds": 1.5, "peer_seconds": 1.0, "excess_seconds": 0.5, "from_start": from_start}
+    times = {"own_seconds": 1.5, "peer_seconds": 1.0, "excess_seconds": 0.5, "strength_ratio": 0.5}
+    detail: dict[str, object] = {"ranks": [3], **times, "from_start": from_start}
     return _anomaly(host, "own_seconds", begin, "steps", detail)
 
 
