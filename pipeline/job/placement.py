@@ -8,6 +8,8 @@ from typing import Any
 
 from tocsin.pipeline.core.operator import columns_of, from_columns, pack_state, unpack_state
 from tocsin.pipeline.job.place_columns import rows_of_places
+from tocsin.pipeline.job.pod_spread import most_pods
+from tocsin.schemas.kinds import GroupKind
 from tocsin.schemas.records import RankPlace, Topology
 
 PART = "places"
@@ -33,6 +35,8 @@ class Placement:
         """``switches_of_hosts``, None = to be computed again."""
         self._sizes: tuple[Counter[str], int] | None = None
         """Host -> number of its ranks, and ``world_size``; None = to be computed again."""
+        self._pods: Mapping[GroupKind, int] | None = None
+        """``most_pods``, None = to be computed again."""
         self._part: bytes | None = None
         """``PART`` of a snapshot, None = to be made again; places are announced every 30 s and seldom change."""
 
@@ -56,7 +60,8 @@ class Placement:
 
     def _forget_derived(self) -> None:
         """Have all that is derived of the places computed again."""
-        self._roles = self._neighbourhoods = self._switches = self._rows = self._sizes = self._part = None
+        self._roles = self._neighbourhoods = self._switches = self._rows = self._sizes = None
+        self._pods = self._part = None
 
     @property
     def world_size(self) -> int:
@@ -120,6 +125,12 @@ class Placement:
         """Return the minipods that ranks lie in, as far as they are known."""
         found = (self.places.get(rank) for rank in ranks)
         return {place.minipod for place in found if place is not None and place.minipod}
+
+    def most_pods(self) -> Mapping[GroupKind, int]:
+        """Return the most minipods that a group of a kind touches (``pod_spread.most_pods``)."""
+        if self._pods is None:
+            self._pods = most_pods(self.places)
+        return self._pods
 
     def rows(self) -> Mapping[str, list[list[Any]]]:
         """Return the places as rows for the state of the job (``rows_of_places``)."""

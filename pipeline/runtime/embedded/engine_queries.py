@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tocsin.pipeline.core.slices import SliceBuffer
@@ -14,6 +14,7 @@ from tocsin.pipeline.runtime.embedded.observers import Observers
 from tocsin.pipeline.runtime.history import JobHistory
 from tocsin.pipeline.runtime.job_pipeline import JobPipeline
 from tocsin.pipeline.runtime.model_schedule import ModelSchedule
+from tocsin.schemas.kinds import GroupKind
 from tocsin.schemas.reasons import Reason
 from tocsin.schemas.records import IDLE_JOB_ID, CommGroup, JobKey, RankPlace
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
@@ -71,6 +72,16 @@ class EngineQueries:
                 if not pipeline.is_superseded and not pipeline.graph.ended()
             }
             return {job: one.mfu_ratio for job, one in found.items() if one is not None and one.mfu_ratio is not None}
+
+    def most_pods(self) -> dict[JobKey, Mapping[GroupKind, int]]:
+        """Return the most minipods that a group of a kind touches, of each running attempt of which it is known."""
+        with self._lock:
+            found = {
+                job: pipeline.graph.placement.most_pods()
+                for job, pipeline in self._jobs.pipelines.items()
+                if not pipeline.is_superseded and not pipeline.graph.ended()
+            }
+        return {job: pods for job, pods in found.items() if pods}
 
     def pipeline(self, job: JobKey) -> JobPipeline | None:
         """Return an attempt's operators, for taps to look at; None: the attempt is not known."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tocsin.pipeline.identity.key_trouble import key_file_families
 from tocsin.pipeline.incidents.standing import incident_families
 from tocsin.schemas.formats.prometheus_text import Family, Sample
+from tocsin.schemas.kinds import GroupKind
 from tocsin.schemas.verdicts import FaultKind, Verdict, VerdictState
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _CONNECTIONS: Final = (
 """Outcome of a connection, and the listener's counter of it."""
 _MOST_ATTEMPTS: Final = 100
 """Attempts of one family on the metrics page."""
+_SPREAD_KINDS: Final = ((GroupKind.DP, "data-parallel"), (GroupKind.PP, "pipeline-parallel"))
 _STANDING: Final = (VerdictState.OPEN, VerdictState.CONFIRMED)
 
 
@@ -36,6 +38,7 @@ def families_of(service: EngineService) -> list[Family]:
         *_work(service),
         _open_incidents(service),
         _mfu(service),
+        *most_pods_families(service),
         *incident_families(service.standing_verdicts(), silence=lambda one: _silence(service, one)),
         *_state(service),
         *_gauges(service),
@@ -136,6 +139,24 @@ def _mfu(service: EngineService) -> Family:
     )
     text = "Model FLOPs utilization of the newest steps of running attempts whose model and GPUs are known."
     return Family("tocsin_mfu_ratio", "gauge", text, tuple(samples))
+
+
+def most_pods_families(service: EngineService) -> list[Family]:
+    """Return Arnold's ``max_pods_dp`` and ``max_pods_pp`` of running attempts, at most ``_MOST_ATTEMPTS`` of each.
+
+    The attempts that are spread most come first.
+    """
+    told = service.engine.most_pods()
+    families = []
+    for kind, words in _SPREAD_KINDS:
+        most = sorted(told, key=lambda job: (-told[job][kind], job))[:_MOST_ATTEMPTS]
+        samples = (
+            Sample({"cluster": job.cluster, "job": job.job_id, "attempt": str(job.attempt)}, told[job][kind])
+            for job in most
+        )
+        text = f"Most minipods that a {words} group of a running attempt touches, where the topology tells minipods."
+        families.append(Family(f"tocsin_max_pods_{kind}", "gauge", text, tuple(samples)))
+    return families
 
 
 def _gauges(service: EngineService) -> list[Family]:

@@ -133,6 +133,13 @@ ORDER BY sent DESC
 LIMIT 200"""
 _RUNNING: Final = 'sum by (attempt, part) (tocsin_ettr_seconds{cluster="$cluster", exported_job="$job"})'
 _MFU: Final = 'max by (attempt) (tocsin_mfu_ratio{cluster="$cluster", exported_job="$job"})'
+_PODS: Final = tuple(
+    Prom(
+        f'max by (attempt) (tocsin_max_pods_{kind}{{cluster="$cluster", exported_job="$job"}})',
+        f"attempt {{{{attempt}}}} {kind}",
+    )
+    for kind in ("dp", "pp")
+)
 _SHOWN: Final = (
     'max by (host, fault, cause, state) (tocsin_incident{cluster="$cluster", exported_job="$job", host=~"$host"})'
 )
@@ -240,6 +247,13 @@ JOB: Final = Board(
                 text="Model FLOPs utilization of the newest steps, as Prometheus saw it; of the hundred jobs that have "
                 "the lowest.",
                 unit="percentunit",
+            ),
+            Panel(
+                "Minipods that its groups touch",
+                "timeseries",
+                _PODS,
+                text="The most that a data-parallel (dp) or pipeline-parallel (pp) group of a running attempt touches, "
+                "as Prometheus saw it: 1 is aligned. Of the hundred jobs that are spread most; minipods must be known.",
             ),
             Panel("How well the hosts are watched", "table", (Sql(_WATCHED),)),
         ),
