@@ -6,6 +6,7 @@ import base64
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -36,6 +37,7 @@ from tocsin.pipeline.kafka.fleet_work import FleetWork
 from tocsin.pipeline.kafka.report_sink import ReportSink
 from tocsin.pipeline.kafka.topic_sink import TopicSink, TopicSinkConfig
 from tocsin.pipeline.kafka.verdicts import KafkaVerdicts
+from tocsin.pipeline.lab.testing import JobShape
 from tocsin.pipeline.lab.testing.alerts import FakeAdapter
 from tocsin.pipeline.lab.testing.messages import MemoryBox
 from tocsin.pipeline.lab.testing.seats import MemorySeat, MemorySeats
@@ -50,7 +52,7 @@ from tocsin.schemas.action_events import ExecutorHeard
 from tocsin.schemas.cloudevents import encode_verdict
 from tocsin.schemas.formats.prometheus_text import Family, Sample
 from tocsin.schemas.kafka.topics import COVERED, EVENTS, VERDICTS
-from tocsin.schemas.records import NS_PER_SECOND
+from tocsin.schemas.records import NS_PER_SECOND, RankPlace
 from tocsin.schemas.verdicts import ActionKind
 from tocsin.schemas.wire.codec import encode
 
@@ -90,6 +92,13 @@ def _agent() -> list[Family]:
     return agent_metrics.families(tally, {"frame": 1}, reports, SinkStatus(dropped_count=1), 0, skipped)
 
 
+class _PlacedShape(JobShape):
+    """A job whose ranks tell all coordinates and their minipods."""
+
+    def place_of(self, rank: int, host: str) -> RankPlace:
+        return replace(super().place_of(rank, host), dp=rank, tp=0, minipod=f"pod{rank // 4}")
+
+
 class _Served(Life):
     """An engine with all that ``tocsin serve`` attaches and that has metrics."""
 
@@ -107,7 +116,7 @@ class _Served(Life):
 
 
 def _engine(folder: Path) -> list[Family]:
-    life = _Served(folder)
+    life = _Served(folder, _PlacedShape())
     for rank in life.job.ranks:
         life.job.event(rank.rank, events.MODEL, flops_per_step=1e14, gpu_name="NVIDIA H100 80GB HBM3")
     life.run(65)
