@@ -44,7 +44,8 @@ and gradient norm, and the levels that the loss held. 22: what is known of each 
 stages of starts. 24: causes of a job's slowness that name no machine. 25: MFU of jobs. 26: ends of stages.
 27: reports of data loaders. 30: forward passes of ranks. 31: what
 waits are usual in a job. 32: the confidence of
-verdicts without learned detectors. 33: what ranks compute in the steps that loaders tell of.
+verdicts without learned detectors. 33: what ranks compute in the steps that loaders tell of,
+transfers with their bytes and what the placement costs.
 """
 UNCHANGED: Final = b""
 """Value of a snapshot part that the runtime already holds in its current form."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tocsin.pipeline.detect.whatif.config import CostLine
 from tocsin.pipeline.rca.evidence.backlog import BacklogRules
 from tocsin.pipeline.rca.evidence.dumps import DumpConfig
 from tocsin.pipeline.rca.evidence.flows import FlowRules
@@ -41,6 +42,7 @@ class DiagnoseConfig:
     hardware: HardwareRules = field(default_factory=HardwareRules)
     machine: MachineRules = field(default_factory=MachineRules)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+    across: CostLine = field(default_factory=CostLine)
     backlog: BacklogRules = field(default_factory=BacklogRules)
     switches: SwitchRules = field(default_factory=SwitchRules)
     signs: JobSignsConfig = field(default_factory=JobSignsConfig)

@@ -43,6 +43,11 @@ class JobProgress(Protocol):
         """
         ...
 
+    @property
+    def least_communication_ratio(self) -> float | None:
+        """Share of the newest steps that the rank communicates which does so least, 0 to 1; None if not measured."""
+        ...
+
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:
         """Return host -> kind of testimony, for hosts that are held up since ``onset_ns``.
 

@@ -12,7 +12,7 @@ from tocsin.schemas.verdicts import Anomaly, Evidence, FaultKind
 
 _TERA: Final = 1e12
 _STEP_CAUSES: Final = frozenset(
-    {"gradual_slowdown", "stage_imbalance", "data_imbalance", "software_jitter", "communication"}
+    {"gradual_slowdown", "stage_imbalance", "data_imbalance", "software_jitter", "communication", "placement"}
 )
 """Causes of slower steps whose findings are ``degraded``."""
 

@@ -16,6 +16,7 @@ from tocsin.pipeline.rca.evidence.hardware_reports import add_broken, filter_con
 from tocsin.pipeline.rca.evidence.returned import ReturnedHosts
 from tocsin.pipeline.rca.evidence.silence import silent_hosts
 from tocsin.pipeline.rca.finding import Finding
+from tocsin.pipeline.rca.groups_across import PlacementCost
 from tocsin.pipeline.rca.job_progress import JobProgress
 from tocsin.pipeline.rca.job_signs import JobSigns
 from tocsin.pipeline.rca.loading_causes import add_lengths, explain_by_sources
@@ -75,6 +76,7 @@ class Diagnose:
         self._returned = ReturnedHosts()
         self._signs = JobSigns(config.signs, graph)
         self._mfu_decline = MfuDecline()
+        self._placement_cost = PlacementCost(config.across)
 
     def follow(self, older: Diagnose) -> None:
         """Take over what the attempt before this one knows and this attempt may meet again.
@@ -129,6 +131,7 @@ class Diagnose:
         found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs, *restarted)
         found = with_costs(self._graph, found, pace, data.end_ns)
         explained = add_causes(found, causes, evidence.steps, pace)
+        explained = self._placement_cost.add(explained, self._trackers.network, evidence.steps, pace, data.end_ns)
         explained = add_lengths(explained, self._trackers.loading, data.end_ns)
         forward = without_long_data(self._graph, self._trackers.loading, forward)
         explained = add_slow_forward(self._graph, explained, forward, (causes, evidence.steps))
@@ -254,6 +257,7 @@ class Diagnose:
             "belied": pack_state(self._stopped_job.belied.to_state()),
             "returned": pack_state(self._returned.to_state()),
             "mfu_decline": pack_state(self._mfu_decline.to_state()),
+            "placement_cost": pack_state(self._placement_cost.to_state()),
         }
 
     def restore(self, parts: Mapping[str, bytes]) -> None:
@@ -264,6 +268,7 @@ class Diagnose:
         self._stopped_job.belied.load_state(unpack_state(parts, "belied"))
         self._returned.load_state(unpack_state(parts, "returned"))
         self._mfu_decline.load_state(unpack_state(parts, "mfu_decline"))
+        self._placement_cost.load_state(unpack_state(parts, "placement_cost"))
 
 
 def _merge_dump(findings: list[Finding], dumped: Finding | None) -> list[Finding]:

@@ -27,7 +27,7 @@ def explain_by_groups(findings: Sequence[Finding], steps: Sequence[Anomaly], net
         steps: anomalies of the job's steps.
         network: the groups' transfer times.
     """
-    if not any(_is_unexplained(one) for one in findings):
+    if not any(is_unexplained(one) for one in findings):
         return list(findings)
     job = [one for one in steps if one.metric == "step_seconds" and network.slows(one)]
     if not job or any(one.metric == "own_seconds" for one in steps):
@@ -46,7 +46,7 @@ def explain_by_groups(findings: Sequence[Finding], steps: Sequence[Anomaly], net
     return [_explained(one, COMMUNICATION, Reason.LONG_TRANSFERS, everywhere, text) for one in findings]
 
 
-def _is_unexplained(finding: Finding) -> bool:
+def is_unexplained(finding: Finding) -> bool:
     """Return whether a finding is a slowdown of the whole job, still there, of which nobody knows why."""
     is_open = finding.reason is Reason.JOB_WIDE_SLOWDOWN and finding.ends is None
     return is_open and finding.cause == "unknown" and not finding.suspects
@@ -54,7 +54,7 @@ def _is_unexplained(finding: Finding) -> bool:
 
 def _explained(finding: Finding, cause: str, reason: Reason, slower: SlowerGroups, text: str) -> Finding:
     """Return a finding with its cause, if it has none."""
-    if not _is_unexplained(finding):
+    if not is_unexplained(finding):
         return finding
     first = finding.evidence[0]
     told = Evidence("transfers", "communication_seconds", slower.ratio, first.start_ns, first.end_ns, text)

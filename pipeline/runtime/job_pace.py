@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.models.pace import Slowdown
 from tocsin.pipeline.detect.peers.detector import PeerDetector
 from tocsin.pipeline.detect.peers.workload import Load
+from tocsin.pipeline.detect.steps.costs import least_communication_ratio
 from tocsin.pipeline.detect.steps.detector import StepDetector
 from tocsin.pipeline.rca.rules.timing import SELF_TIME_SHARE_RATIO
 from tocsin.schemas.records import NS_PER_SECOND
@@ -82,6 +83,11 @@ class JobPace:
         if slowdown is None or not slowdown.is_certain or not math.isfinite(slowdown.ratio):
             return costs_ratio
         return slowdown.ratio / (1.0 + slowdown.ratio)
+
+    @property
+    def least_communication_ratio(self) -> float | None:
+        """Share of the newest steps that the rank communicates which does so least; None = not measured."""
+        return least_communication_ratio(self.steps.window)
 
     def harmed_since(self, onset_ns: int, now_ns: int) -> Mapping[str, WitnessKind]:
         """Return host -> kind of witness, for hosts whose own steps show a delay since ``onset_ns``.

@@ -49,3 +49,19 @@ def costs_ratio(steps: Sequence[StepRows], stages: Sequence[int], suspects: Coll
         without[:, columns] = np.minimum(own[:, columns], median(own[:, peers], 1)[:, None])
     lost_seconds = float((np.nanmax(own, axis=1) - np.nanmax(without, axis=1)).mean())
     return min(1.0, lost_seconds / max(float(median(duration, 1).mean()), 1e-6))
+
+
+def least_communication_ratio(steps: Sequence[StepRows]) -> float | None:
+    """Return the share of its steps that the rank communicates which does so least: no transfer costs the job more.
+
+    What it usually is on each rank; None where no rank measures it.
+
+    Args:
+        steps: the newest steps.
+    """
+    if not steps:
+        return None
+    _, table = table_of(steps)
+    ratios = table[_COMMUNICATION] / np.maximum(table[_DURATION], 1e-6)
+    whole = ratios[:, np.isfinite(ratios).all(axis=0)]
+    return float(median(whole, 0).min()) if whole.size else None

@@ -31,6 +31,7 @@ class FakeProgress:
         self_time_excess: host -> how much longer than its peers it computes, in seconds; absent: not measured.
         grown_self_time: host -> by how much that grew, in seconds; absent: not at all.
         cost_ratio: answer to ``costs_ratio``; None: it cannot be told.
+        least_communication_ratio: share of its steps that the rank communicates which does so least; None: not known.
         harmed: host -> how its own data show that it is held up.
         loads: host -> how much more work than its peers it does.
         wasting: hosts that draw more power without doing more with it.
@@ -54,6 +55,7 @@ class FakeProgress:
     self_time_excess: Mapping[str, float] = field(default_factory=dict)
     grown_self_time: Mapping[str, float] = field(default_factory=dict)
     cost_ratio: float | None = None
+    least_communication_ratio: float | None = None
     harmed: Mapping[str, WitnessKind] = field(default_factory=dict)
     loads: dict[str, Load] = field(default_factory=dict)
     wasting: frozenset[str] = frozenset()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from tocsin.models.groups_across import GroupsAcross, OperationSpeed, PlacedGroup, find_groups_across
 from tocsin.models.transfers import GroupSpeed, SlowerGroups, SlowLink, find_slow_link, find_slower_groups
 from tocsin.pipeline.core.state_maps import pairs_from, pairs_state
 from tocsin.pipeline.job.graph import JobGraph
@@ -35,6 +36,9 @@ class NetworkConfig:
         min_excess_seconds: least growth in seconds, beyond clock errors.
         min_communication_ratio: least share of communication in the job's slowdown.
         open_keep_count: unfinished operations kept per communicator.
+        compared_count: newest transfers of a communicator that are compared with those of other groups at the time ...
+        least_compared_count: ... and least number of them that have the same name and bytes.
+        stale_ns: a communicator without a transfer for so long, and as long as the compared ones took, is left out.
     """
 
     recent_count: int = 6
@@ -46,6 +50,26 @@ class NetworkConfig:
     min_excess_seconds: float = 0.004
     min_communication_ratio: float = 0.5
     open_keep_count: int = 256
+    compared_count: int = 24
+    least_compared_count: int = 3
+    stale_ns: int = 60 * NS_PER_SECOND
+
+
+class Transfer(NamedTuple):
+    """One transfer of a communicator, a tuple because many are made.
+
+    Attributes:
+        name: name of the collective.
+        size_bytes: bytes that it moved.
+        transfer_seconds: shortest time that a member was in it. The last one to enter waits for nobody, and its own
+            clock measures that, so groups over hosts whose clocks differ are not taken for slow.
+        end_ns: the last end, in nanoseconds.
+    """
+
+    name: str
+    size_bytes: int
+    transfer_seconds: float
+    end_ns: int
 
 
 class NetworkTracker:
@@ -62,6 +86,8 @@ class NetworkTracker:
         """Communicator -> transfer times in seconds, oldest first."""
         self._past: dict[str, list[float]] = {}
         """Communicator -> medians of earlier transfer times in seconds, oldest first."""
+        self._newest: dict[str, list[Transfer]] = {}
+        """Communicator -> its newest transfers whose bytes are known, oldest first."""
         self._rank, self._since_ns = -1, 0
         """Rank whose communicators are slow (-1: none), and since when, in nanoseconds."""
 
@@ -80,20 +106,29 @@ class NetworkTracker:
                 self._graph.corrected_ns(row.rank, row.end_ns),
             ]
             if len(members) == len(group.ranks):
-                self._close(row.comm_id, row.op_seq)
+                self._close(row)
             for seq in sorted(operations)[: -self._config.open_keep_count]:
                 del operations[seq]
 
-    def _close(self, comm_id: str, seq: int) -> None:
+    def _close(self, row: CollectiveRecord) -> None:
         """Remove a complete operation from the open ones and add its transfer time to the communicator's recent ones.
 
         The transfer time is from the last start to the last end. Once there are enough, the oldest chunk of recent
         times moves to the past as its median.
+
+        Args:
+            row: the last record of the operation.
         """
-        members = self._open[comm_id].pop(seq)
-        moved_ns = max(end for _, end in members.values()) - max(start for start, _ in members.values())
+        comm_id = row.comm_id
+        members = self._open[comm_id].pop(row.op_seq)
+        end_ns = max(end for _, end in members.values())
         recent = self._recent.setdefault(comm_id, [])
-        recent.append(max(0, moved_ns) / NS_PER_SECOND)
+        recent.append(max(0, end_ns - max(start for start, _ in members.values())) / NS_PER_SECOND)
+        if row.msg_bytes > 0:
+            newest = self._newest.setdefault(comm_id, [])
+            shortest_ns = min(end - start for start, end in members.values())
+            newest.append(Transfer(row.op_name, row.msg_bytes, max(0, shortest_ns) / NS_PER_SECOND, end_ns))
+            del newest[: -self._config.compared_count]
         if len(recent) >= self._config.recent_count + self._config.chunk_count:
             past = self._past.setdefault(comm_id, [])
             past.append(statistics.median(recent[: self._config.chunk_count]))
@@ -139,6 +174,49 @@ class NetworkTracker:
             is_meant: which of those that are smaller than the whole job are to be slower.
         """
         return find_slower_groups(self._speeds(), is_meant, self._config.min_ratio, self._config.min_excess_seconds)
+
+    def across(self, now_ns: int) -> GroupsAcross | None:
+        """Return what groups that cross minipods take longer than equal ones within one; None where they do not.
+
+        Args:
+            now_ns: end of the slice.
+        """
+        groups = [group for group in map(self._placed, sorted(self._newest)) if group is not None]
+        stale_ns = self._config.stale_ns
+        fresh = [group for group in groups if now_ns - group.last_ns <= stale_ns + group.last_ns - group.since_ns]
+        return find_groups_across(fresh, self._config.min_ratio, self._config.min_excess_seconds)
+
+    def _placed(self, comm_id: str) -> PlacedGroup | None:
+        """Return a communicator with its transfers since ranks last moved.
+
+        None where it is the whole job, lies on one machine, too few of its transfers are known, or it is not known in
+        which minipods its members lie.
+        """
+        group, placement = self._graph.groups.get(comm_id), self._graph.placement
+        if group is None or len(group.ranks) == self._graph.world_size:
+            return None
+        places = [placement.places.get(rank) for rank in group.ranks]
+        hosts = {place.host for place in places if place is not None}
+        pods = {place.minipod if place is not None else "" for place in places}
+        newest = [one for one in self._newest[comm_id] if one.end_ns > placement.moved_ns]
+        speeds = self._operation_speeds(newest)
+        if len(hosts) < 2 or "" in pods or not speeds:
+            return None
+        ends = newest[0].end_ns, newest[-1].end_ns
+        return PlacedGroup(group.kind.value, len(group.ranks), len(pods) > 1, speeds, *ends)
+
+    def _operation_speeds(self, transfers: Sequence[Transfer]) -> tuple[OperationSpeed, ...]:
+        """Return how long the operations take of which enough transfers are known, and how often they run."""
+        by_name: dict[tuple[str, int], list[Transfer]] = {}
+        for one in transfers:
+            by_name.setdefault((one.name, one.size_bytes), []).append(one)
+        speeds = []
+        for (name, size_bytes), own in sorted(by_name.items()):
+            span_seconds = (own[-1].end_ns - own[0].end_ns) / NS_PER_SECOND
+            if len(own) >= self._config.least_compared_count and span_seconds > 0:
+                middle_seconds = statistics.median(one.transfer_seconds for one in own)
+                speeds.append(OperationSpeed(name, size_bytes, middle_seconds, (len(own) - 1) / span_seconds))
+        return tuple(speeds)
 
     def slows(self, job: Anomaly) -> bool:
         """Return whether a slowdown of the whole job is for its larger part communication."""
@@ -195,6 +273,7 @@ class NetworkTracker:
             ],
             "recent": pairs_state(self._recent),
             "past": pairs_state(self._past),
+            "newest": pairs_state(self._newest),
             "slow": [self._rank, self._since_ns],
         }
 
@@ -205,4 +284,5 @@ class NetworkTracker:
         }
         self._recent = pairs_from(state["recent"])
         self._past = pairs_from(state["past"])
+        self._newest = {comm_id: [Transfer(*one) for one in transfers] for comm_id, transfers in state["newest"]}
         self._rank, self._since_ns = state["slow"]
