@@ -43,10 +43,19 @@ def test_a_slow_link_within_a_minipod_is_named_beside_groups_that_cross_minipods
     scenario.run(115).check()
 
 
-def test_groups_that_have_always_been_slower_for_their_placement_are_no_news() -> None:
+def test_groups_that_have_always_been_slower_for_their_placement_are_told_as_information() -> None:
+    """They have no better past, but an equal group within a minipod is faster."""
     scenario = _lone_job()
     scenario.at(0).inject(scenario.job.slow_link, 0, 0.1)
-    scenario.want_nothing(115)
+    scenario.want(between(30, 60), fault="degraded", cause="placement", suspects=[])
+    scenario.run(115).check()
+    assert not scenario.accused_names()
+    assert {verdict.cause for verdict in scenario.verdicts} == {"placement"}
+    assert {verdict.action.value for verdict in scenario.verdicts} == {"none"}
+
+
+def test_groups_that_have_always_been_as_fast_across_minipods_are_no_news() -> None:
+    _lone_job().want_nothing(115)
 
 
 @pytest.mark.parametrize("rank", [0, 3])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tocsin.pipeline.detect.steps.costs import costs_ratio
+from tocsin.pipeline.detect.steps.costs import costs_ratio, least_communication_ratio
 from tocsin.pipeline.detect.steps.rows import StepRows
 from tocsin.schemas.records import StepRecord
 
@@ -70,3 +70,11 @@ def test_it_is_unknown_without_steps_ranks_peers_or_own_times(
     steps: list[StepRows], stages: tuple[int, ...], suspects: set[int]
 ) -> None:
     assert costs_ratio(steps, stages, suspects) is None
+
+
+def test_transfers_cost_no_more_than_the_rank_communicates_that_does_so_least() -> None:
+    steps = steps_of((0.5, 0.8, 0.9, 0.5), (0.5, 0.8, 0.9, 0.5), (0.5, 0.8, 0.9, 0.5))
+    assert least_communication_ratio(steps) == pytest.approx(0.1)
+    assert least_communication_ratio([]) is None
+    unmeasured = StepRows.of({rank: StepRecord(1, rank, 1, 1.0) for rank in range(2)})
+    assert least_communication_ratio([unmeasured]) is None
