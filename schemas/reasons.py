@@ -77,10 +77,7 @@ class Reason(NamedReason):
     SLOW_FORWARD = "slow_forward", "A host's forward pass became longer than its peers'; the steps hardly show it."
     LONG_STAGE = "long_stage", "One pipeline stage computes longer than the others on every replica."
     LONG_TRANSFERS = "long_transfers", "Transfers take longer than usual once all members have come."
-    GROUPS_ACROSS_SLOW = (
-        "groups_across_slow",
-        "Only transfers of groups that cross minipods are slow, by their past or equals.",
-    )
+    GROUPS_ACROSS_SLOW = "groups_across_slow", "Only transfers across minipods are slow, by past or equals."
     SLOWEST_RANK_CHANGES = "slowest_rank_changes", "The slowest rank is another in each step: data or software jitter."
     GROUPS_OF_RANK_SLOW = (
         "all_groups_of_rank_slow",

@@ -129,10 +129,7 @@ class Diagnose:
         contradicted = [] if any(finding.suspects for finding in findings) else stop.contradicted
         restarted = self._trackers.loading.find(data.end_ns)
         found = (*self._with_witnesses([*contradicted, *findings], evidence), *signs, *restarted)
-        found = with_costs(self._graph, found, pace, data.end_ns)
-        explained = add_causes(found, causes, evidence.steps, pace)
-        explained = self._placement_cost.add(explained, self._trackers.network, evidence.steps, pace, data.end_ns)
-        explained = add_lengths(explained, self._trackers.loading, data.end_ns)
+        explained = self._with_causes(found, causes, evidence)
         forward = without_long_data(self._graph, self._trackers.loading, forward)
         explained = add_slow_forward(self._graph, explained, forward, (causes, evidence.steps))
         return Diagnosis(self._mfu_decline.add(explained, declines, evidence.steps), tuple(evidence.reasons))
@@ -143,6 +140,21 @@ class Diagnose:
         explained = trackers.loaders.explain(findings, evidence.now_ns)
         explained = explain_by_sources(self._graph, explained, evidence, trackers.loading)
         return explain_by_groups(explained, evidence.steps, trackers.network)
+
+    def _with_causes(
+        self, findings: Sequence[Finding], causes: Sequence[Anomaly], evidence: SliceEvidence
+    ) -> list[Finding]:
+        """Return the findings with what slowness costs, and the causes of the job's slowness that name no machine.
+
+        Args:
+            findings: what was found so far.
+            causes: anomalies of the detector of causes.
+            evidence: the end of the slice.
+        """
+        now_ns, pace, steps, trackers = evidence.now_ns, evidence.pace, evidence.steps, self._trackers
+        explained = add_causes(with_costs(self._graph, findings, pace, now_ns), causes, steps, pace)
+        explained = self._placement_cost.add(explained, trackers.network, steps, pace, now_ns)
+        return add_lengths(explained, trackers.loading, now_ns)
 
     def _add_standstill(
         self, findings: list[Finding], evidence: SliceEvidence, exit_reason: Reason | None
