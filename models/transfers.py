@@ -5,7 +5,8 @@ has entered it is the *transfer* (What-if, OSDI'25, section 3: own end minus the
 A rank whose traffic is slow lengthens the transfers of **all** groups that it belongs to, and of no other.
 
 A group that crosses more minipods is slower with no broken part (Arnold, section 3), so groups are compared only with
-equals: of the same kind, and spread over as many minipods.
+equals: of the same kind, and within one minipod, or across the same ones. The way between two other minipods tells
+nothing of the way between these.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ class GroupSpeed:
         kind: kind of group, e.g. data or tensor parallel.
         now_seconds: median of recent transfers.
         before_seconds: median of the group's earlier transfers.
-        pod_count: number of minipods that its ranks are known to lie in, 0 = of none is it known.
+        pods: minipods that its ranks are known to lie in.
     """
 
     ranks: tuple[int, ...]
     kind: str
     now_seconds: float
     before_seconds: float
-    pod_count: int = 0
+    pods: frozenset[str] = frozenset()
+
+    @property
+    def pod_count(self) -> int:
+        """Number of minipods that its ranks are known to lie in, 0 = of none is it known."""
+        return len(self.pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +128,16 @@ def find_slow_link(groups: Sequence[GroupSpeed], min_ratio: float, min_excess_se
 
 
 def _peers(group: GroupSpeed, groups: Sequence[GroupSpeed]) -> list[GroupSpeed]:
-    """Return the groups that a group is compared with: of its kind, and in as many minipods.
+    """Return the groups that a group is compared with: of its kind, and within one minipod, or across the same ones.
 
-    Where there is none, they are those of its kind in more minipods: being slower than these is not for its placement.
+    Where there is none, they are those of its kind in more minipods, its own among them: being slower than these is not
+    for its placement.
     """
     others = _same_kind(group, groups)
+    if group.pod_count > 1:
+        return [other for other in others if other.pods == group.pods] or [
+            other for other in others if other.pods > group.pods
+        ]
     equals = [other for other in others if other.pod_count == group.pod_count]
     return equals or [other for other in others if other.pod_count > group.pod_count]
 

@@ -20,7 +20,7 @@ def found(slow: Collection[str], pods: Mapping[int, str]) -> SlowLink | None:
         pods: rank -> minipod, without those that lie in "a".
     """
     groups = [
-        GroupSpeed(ranks, name[:2], 0.3 if name in slow else 0.1, 0.1, len({pods.get(rank, "a") for rank in ranks}))
+        GroupSpeed(ranks, name[:2], 0.3 if name in slow else 0.1, 0.1, frozenset(pods.get(rank, "a") for rank in ranks))
         for name, ranks in {**PAIRS, **ROWS}.items()
     ]
     return find_slow_link(groups, 2.0, 0.004)
@@ -51,3 +51,9 @@ def test_a_rank_is_named_by_a_group_that_has_equals_and_one_that_is_spread_most(
 @pytest.mark.parametrize("slow", [("tp1", "dp1", "dp0"), ("tp1", "dp1", "tp0"), ("dp0", "dp1")])
 def test_several_groups_of_a_kind_that_became_slower_name_nobody(slow: tuple[str, ...]) -> None:
     assert found(slow, {0: "b"}) is None
+
+
+@pytest.mark.parametrize(("rank", "other"), [(0, 7), (7, 0), (3, 4)])
+def test_machines_alone_in_different_minipods_are_no_equals(rank: int, other: int) -> None:
+    """The way to the minipod of one is congested, the way to the other's is not: nobody's link is slow for that."""
+    assert found([f"tp{rank // 2}", f"dp{rank % 2}"], {rank: "b", other: "c"}) is None

@@ -236,8 +236,8 @@ class NetworkTracker:
             now = statistics.median(self._recent[comm_id][-self._config.recent_count :])
             # 40 %: a slow spell shorter than half of the past does not become normal.
             before = sorted(past)[int(0.4 * (len(past) - 1))]
-            pod_count = len(self._graph.placement.minipods_of(group.ranks))
-            speeds.append(GroupSpeed(group.ranks, group.kind.value, now, before, pod_count))
+            pods = frozenset(self._graph.placement.minipods_of(group.ranks))
+            speeds.append(GroupSpeed(group.ranks, group.kind.value, now, before, pods))
         return speeds
 
     def _finding(self, link: SlowLink, job: Anomaly, now_ns: int) -> Finding:
