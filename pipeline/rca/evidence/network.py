@@ -198,9 +198,12 @@ class NetworkTracker:
         places = [placement.places.get(rank) for rank in group.ranks]
         hosts = {place.host for place in places if place is not None}
         pods = {place.minipod if place is not None else "" for place in places}
-        newest = [one for one in self._newest[comm_id] if one.end_ns > placement.moved_ns]
+        if len(hosts) < 2 or "" in pods:
+            return None
+        moved_ns = placement.moved_ns
+        newest = [one for one in self._newest[comm_id] if one.end_ns > moved_ns]
         speeds = self._operation_speeds(newest)
-        if len(hosts) < 2 or "" in pods or not speeds:
+        if not speeds:
             return None
         ends = newest[0].end_ns, newest[-1].end_ns
         return PlacedGroup(group.kind.value, len(group.ranks), len(pods) > 1, speeds, *ends)
