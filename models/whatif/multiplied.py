@@ -73,8 +73,8 @@ def _vary_together(pair: _Pair, dp: int) -> bool:
     """
     deviations = []
     for values in (pair.forward, pair.backward):
-        relative = values / values.mean(axis=(0, 1)) - 1.0
-        deviations.append(relative - relative.mean(axis=0) if pair.microbatch_count > 1 else relative)
+        relative = values / values.mean(axis=(0, 1))
+        deviations.append(_moving(relative, pair.microbatch_count))
     groups = [[dp]]
     if pair.microbatch_count == 1:
         groups.append([rank for rank in range(pair.forward.shape[-1]) if rank != dp])
@@ -86,21 +86,28 @@ def _vary_together(pair: _Pair, dp: int) -> bool:
     return True
 
 
+def _moving(values: FloatArray, microbatch_count: int) -> FloatArray:
+    """Return what changes from step to step in each computation, less what the whole step has in common.
+
+    A machine may slow one chunk more than another one, or the first microbatch; that stays, and is no data. The pace of
+    a machine may change from one step to the next; that is common, unless the step has one microbatch only.
+    """
+    moving: FloatArray = values - values.mean(axis=1, keepdims=True)
+    return moving - moving.mean(axis=0) if microbatch_count > 1 else moving
+
+
 def _scatters_otherwise(pair: _Pair, dp: int) -> bool:
     """Return whether the logarithms of the worker's times scatter otherwise than its peers'.
 
-    Those of multiplied times scatter alike. Steps are taken one by one, as the pace of a machine may change from one to
-    the next. The standard error is that of a standard deviation by the fourth moment.
+    Those of multiplied times scatter alike. The standard error is that of a standard deviation by the fourth moment.
     """
     errors = []
     for values in (pair.forward, pair.backward):
-        logs = np.log(np.maximum(values, _TINY))
-        logs = logs - logs.mean(axis=0 if pair.microbatch_count > 1 else (0, 1))
-        squares = np.square(logs)
+        squares = np.square(_moving(np.log(np.maximum(values, _TINY)), pair.microbatch_count))
         peers = np.delete(squares, dp, axis=-1)
         expected = float(peers.mean())
         kurtosis = float(np.square(peers).mean()) / max(expected**2, _TINY)
-        count = pair.microbatch_count * logs.shape[1]
+        count = pair.microbatch_count * squares.shape[1]
         error = np.sqrt(max(kurtosis - 1.0, 0.5) / (4 * count) * (1 + 1 / peers.shape[-1]))
         ratio = float(squares[..., dp].mean()) / max(expected, _TINY)
         errors.append(0.5 * np.log(max(ratio, _TINY)) / error)

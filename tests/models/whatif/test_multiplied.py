@@ -10,7 +10,7 @@ from tocsin.models.whatif.machines import slow_workers
 from tocsin.models.whatif.multiplied import data_are_longer
 from tocsin.models.whatif.trace import FloatArray
 
-SHAPE = (8, 16, 8)
+SHAPE = (8, 32, 8)
 """Microbatches, steps, data-parallel ranks."""
 ODD = 5
 SEEDS = range(20)
@@ -102,3 +102,12 @@ def test_passes_that_cannot_be_paired_tell_nothing() -> None:
     ahead, back = parts(times, 2 * times, 5)
     assert not data_are_longer([ahead], ODD)
     assert not data_are_longer([back], ODD)
+
+
+def test_a_machine_that_slows_some_microbatches_more_than_others_in_each_step_is_named() -> None:
+    """As with chunks of which one is slowed more, or a first microbatch that is longer: it stays, and is no data."""
+    factors, even = np.ones(SHAPE), np.ones(SHAPE)
+    factors[:, :, ODD] = np.linspace(1.3, 1.8, SHAPE[0])[:, None]
+    found = parts(even * factors, 2 * even * factors, 6)
+    assert not data_are_longer(found, ODD)
+    assert [worker.dp for worker in slow_workers(found)] == [ODD]
