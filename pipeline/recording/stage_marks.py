@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.models.startup.marks import marks_of
+from tocsin.pipeline.recording.attempt_hosts import gpu_counts
 from tocsin.pipeline.recording.limits import DEFAULT_LIMITS, ReadLimits
 from tocsin.pipeline.recording.places import Places
 from tocsin.pipeline.recording.reader import json_payload, read_recording
@@ -32,19 +32,19 @@ class RecordedStarts:
     Attributes:
         job_id: the job.
         marks: begins and ends of stages, of all attempts.
-        gpu_counts: host -> number of its ranks in the topology, which is the number of its GPUs.
+        gpu_counts: attempt -> host -> number of its ranks in the topology, which is the number of its GPUs.
         train_ns: attempt -> begin of its first step; attempts without a step are no keys.
         end_ns: end of the recording.
-        outsiders: hosts with marks that carry no rank of the topology; their marks are left out. None where no host
+        outsiders: attempt -> hosts with marks that carry no rank of it; these marks are left out. None where no host
             with marks carries one, as names differ then, or there is no topology.
     """
 
     job_id: str
     marks: tuple[StageMark, ...]
-    gpu_counts: Mapping[str, int]
+    gpu_counts: Mapping[int, Mapping[str, int]]
     train_ns: Mapping[int, int]
     end_ns: int
-    outsiders: tuple[str, ...] = ()
+    outsiders: Mapping[int, tuple[str, ...]]
 
 
 def read_starts(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> RecordedStarts:
@@ -59,11 +59,20 @@ def read_starts(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> RecordedSt
     marks = _marks(tables["events"], places, has_topology="topology" in tables) if "events" in tables else []
     if not marks:
         raise RecordingError(f"{folder.name}/{_FILE}", "has no stage event")
-    manifest, gpus = recording.manifest, _gpu_counts(recording)
-    nodes = {mark.node for mark in marks}
-    outsiders = tuple(sorted(nodes - gpus.keys())) if nodes & gpus.keys() else ()
-    inside = tuple(mark for mark in marks if mark.node not in outsiders)
+    begins: dict[int, int] = {}
+    for mark in marks:
+        begins[mark.attempt] = min(begins.get(mark.attempt, mark.ts_ns), mark.ts_ns)
+    manifest, gpus = recording.manifest, gpu_counts(recording, places, begins)
+    outsiders = {attempt: _outsiders(marks, attempt, gpus[attempt]) for attempt in begins}
+    inside = tuple(mark for mark in marks if mark.node not in outsiders[mark.attempt])
     return RecordedStarts(manifest.job_id, inside, gpus, _train_ns(recording, places), manifest.end_ns, outsiders)
+
+
+def _outsiders(marks: Sequence[StageMark], attempt: int, carriers: Container[str]) -> tuple[str, ...]:
+    """Return the hosts with marks of an attempt that are no carriers of its ranks; none if all are."""
+    nodes = {mark.node for mark in marks if mark.attempt == attempt}
+    found = tuple(sorted(node for node in nodes if node not in carriers))
+    return found if len(found) < len(nodes) else ()
 
 
 def _marks(columns: Columns, places: Places, *, has_topology: bool) -> list[StageMark]:
@@ -90,16 +99,6 @@ def _marks(columns: Columns, places: Places, *, has_topology: bool) -> list[Stag
 def _has_stage(names: Text) -> bool:
     """Return whether a table of events has ``stage`` events."""
     return events.STAGE in names.words
-
-
-def _gpu_counts(recording: Recording) -> dict[str, int]:
-    """Return host -> number of distinct ranks in the topology."""
-    topology = recording.tables.get("topology")
-    if topology is None:
-        return {}
-    hosts = cast(Text, topology["host"]).to_list()
-    pairs = set(zip(cast(NDArray[Any], topology["rank"]).tolist(), hosts, strict=True))
-    return dict(Counter(host for _, host in pairs))
 
 
 def _train_ns(recording: Recording, places: Places) -> dict[int, int]:

@@ -42,7 +42,7 @@ class Start:
         waste_gpu_seconds: GPU time until training began, or until now.
         skipped: file -> what was left out of it.
         shifts: nodes whose clock differs from their peers'; their stamps are put back.
-        outsiders: hosts that tell stages and carry no rank of the job; they are left out.
+        outsiders: hosts that tell stages and carry no rank of the attempt; they are left out.
     """
 
     name: str
@@ -193,7 +193,8 @@ def _start_of_attempt(read: RecordedStarts, attempt: int) -> Start:
     allocated: dict[str, int] = {}
     for mark in marks:
         allocated[mark.node] = min(allocated.get(mark.node, mark.ts_ns), mark.ts_ns)
-    gpus = {node: read.gpu_counts.get(node, 1) for node in allocated}
+    counts = read.gpu_counts[attempt]
+    gpus = {node: counts.get(node, 1) for node in allocated}
     later = [mark.ts_ns for mark in read.marks if mark.attempt > attempt]
     ahead_ns = max((one.shift_ns for one in shifts), default=0)
     # The end of the recording may be told by a clock that is ahead; no stage lasts until then for it.
@@ -214,7 +215,7 @@ def _start_of_attempt(read: RecordedStarts, attempt: int) -> Start:
         waste_gpu_seconds(gpus, allocated, now_ns if train_ns is None else train_ns),
         {},
         shifts,
-        read.outsiders,
+        read.outsiders[attempt],
     )
 
 
