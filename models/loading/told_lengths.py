@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.models.loading.cost import MOST_R2_LOSS, fit_cost
+from tocsin.models.loading.cost import fit_cost
 from tocsin.models.robust import nan_median
 
 FloatArray = npt.NDArray[np.float64]
@@ -52,8 +52,9 @@ def weigh_lengths(
 ) -> WeighedLengths | None:
     """Return what the lengths of a rank's batches explain of its excess over its peers.
 
-    What lengths cost is fitted to the peers' batches (``fit_cost``). Where those are too equal for that, or their times
-    vary for other reasons, it is taken for the most that they can cost: as much as tokens, or as their squares.
+    What lengths cost is fitted to the peers' batches (``fit_cost``): nothing, where their times do not follow their
+    lengths. Where those are too equal for that, it is taken for the most that they can cost: as much as tokens, or as
+    their squares.
 
     Args:
         tokens: sums of sequence lengths by step and rank, the rank in the first column and peers of its stage in the
@@ -64,9 +65,11 @@ def weigh_lengths(
         excess_ratio: by how much longer than its peers the rank computes, as a share of their time.
 
     Returns:
-        The result; None while no step with the told excess is sampled, or none with two peers.
+        The result; None while no step with the told excess is sampled, or none with two peers, or too few to learn
+        what lengths cost.
     """
-    known = np.isfinite(tokens) & np.isfinite(squares) & np.isfinite(seconds) & (tokens > 0.0) & (seconds > 0.0)
+    known = np.isfinite(tokens) & np.isfinite(squares) & np.isfinite(seconds) & (seconds > 0.0)
+    known &= (tokens >= 1.0) & (squares >= 1.0)
     use = known[:, 0] & (known[:, 1:].sum(axis=1) >= _LEAST_PEER_COUNT)
     tokens, squares, seconds = (np.where(known, table, np.nan)[use] for table in (tokens, squares, seconds))
     if not seconds.size:
@@ -76,21 +79,23 @@ def weigh_lengths(
     if not shown.any():
         return None
     cost = _cost(tokens, squares, seconds)
+    if cost is None:
+        return None
     usual = nan_median((seconds / cost)[:, 1:], axis=1)
     left = seconds[:, 0] / cost[:, 0] / usual
     own_ratio, lengths_ratio, left_ratio = (float(np.median(values[shown])) for values in (own, own / left, left))
     return WeighedLengths(own_ratio, lengths_ratio, left_ratio, int(shown.sum()))
 
 
-def _cost(tokens: FloatArray, squares: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Return what each batch costs, in any unit, by the peers' batches; at most, where they do not tell."""
+def _cost(tokens: FloatArray, squares: FloatArray, seconds: FloatArray) -> FloatArray | None:
+    """Return what each batch costs, in any unit, by the peers' batches; the most it can, where those are alike.
+
+    None where the peers' lengths vary, and too few of their batches are known to tell what that costs.
+    """
     peers = tokens[:, 1:], squares[:, 1:], seconds[:, 1:]
-    if np.nanstd(peers[0]) >= _LEAST_VARIATION_RATIO * np.nanmean(peers[0]) or np.nanstd(
-        peers[1]
-    ) >= _LEAST_VARIATION_RATIO * np.nanmean(peers[1]):
+    varies = [np.nanstd(table) >= _LEAST_VARIATION_RATIO * np.nanmean(table) for table in peers[:2]]
+    if any(varies):
         model = fit_cost(*peers)
-        told = np.isfinite(peers[2])
-        if model is not None and model.r2_ratio(*(one[told] for one in peers)) >= 1.0 - MOST_R2_LOSS:
-            return model.predict(tokens, squares)
+        return None if model is None else np.maximum(model.predict(tokens, squares), 1e-9)
     ratios = [table / nan_median(table[:, 1:], axis=1)[:, None] for table in (tokens, squares)]
     return np.maximum(*ratios)

@@ -54,7 +54,7 @@ class LoaderRow(NamedTuple):
 
     Attributes:
         ts_ns: when it was sent.
-        step: number of the step.
+        step: number of the step; of a report without one, of the rank's newest finished step.
         source: name of the source, "" = unknown.
         fetch_seconds: mean time that steps waited for data.
         tokens: sum of the sequences' lengths.
@@ -123,11 +123,13 @@ class LoadingTracker:
         )
         source = str(payload.get("source") or "")
         before = self.rows.get(event.rank, [])
-        compute_seconds = self.times.of(event.rank, int(step))
-        row = LoaderRow(event.ts_ns, int(step), source, seconds, tokens, squares, compute_seconds)
+        number_of_step = int(step) if step >= 0 else self.times.newest_step(event.rank)
+        compute_seconds = self.times.of(event.rank, number_of_step)
+        row = LoaderRow(event.ts_ns, number_of_step, source, seconds, tokens, squares, compute_seconds)
         self.rows[event.rank] = [*before, row][-self.config.kept_count :]
-        if tokens >= 0:
-            self.times.expect(event.rank, int(step), int(step) - before[-1].step if before else 0)
+        if max(tokens, squares) >= 0:
+            distance = number_of_step - before[-1].step if before and step >= 0 else 0
+            self.times.expect(event.rank, number_of_step, distance)
         count = number(payload, "restarts", 0.0)
         if count > self.restarts.get(event.rank, (0, 0))[1]:
             facts = (number(payload, key, -1.0) for key in ("recovery_seconds", "duplicate_rows", "skipped_rows"))
@@ -139,8 +141,10 @@ class LoadingTracker:
             return
         for row in rows:
             reports = self.rows.get(row.rank)
-            if reports and (seconds := self.times.take(row)) >= 0 and reports[-1].step == row.step:
-                reports[-1] = reports[-1]._replace(compute_seconds=seconds)
+            if reports and (seconds := self.times.take(row)) >= 0:
+                self.rows[row.rank] = [
+                    one._replace(compute_seconds=seconds) if one.step == row.step else one for one in reports
+                ]
 
     def weigh(self, rank: int, peers: Iterable[int], excess_ratio: float, since_ns: int) -> WeighedLengths | None:
         """Return what the lengths of a rank's batches explain of its excess over its peers; None: nothing is told yet.
@@ -244,8 +248,13 @@ class LoadingTracker:
 
 
 def _batch_of(row: LoaderRow | None) -> tuple[float, float, float]:
-    """Return tokens, squared lengths and computation of a report, NaN where it does not tell."""
-    if row is None:
+    """Return tokens, squared lengths and computation of a report, NaN where it does not tell.
+
+    Of a batch that tells only one kind of length, it stands for both.
+    """
+    if row is None or max(row.tokens, row.squares) < 0 or row.compute_seconds < 0:
         return np.nan, np.nan, np.nan
-    tokens, squares, seconds = row.tokens, row.squares, row.compute_seconds
-    return tuple(value if value >= 0 else np.nan for value in (tokens, squares, seconds))  # type: ignore[return-value]
+    tokens, squares = (
+        one if one >= 0 else other for one, other in ((row.tokens, row.squares), (row.squares, row.tokens))
+    )
+    return tokens, squares, row.compute_seconds

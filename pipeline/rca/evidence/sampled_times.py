@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tocsin.schemas.records import StepRecord
 
-_KEPT_COUNT: Final = 4
-"""Newest sampled steps that are kept of a rank: a report comes within two of them."""
+_KEPT_COUNT: Final = 8
+"""Newest sampled steps that are kept of a rank: as many as reports of it; the hook's comes within two of them."""
 
 
 @dataclass(slots=True)
@@ -48,6 +48,11 @@ class SampledTimes:
     def of(self, rank: int, step: int) -> float:
         """Return what a rank computed in a step, seconds; -1 = not known (yet)."""
         return next((seconds for number, seconds in self.kept.get(rank, ()) if number == step), -1.0)
+
+    def newest_step(self, rank: int) -> int:
+        """Return the newest finished step that is kept of a rank; -1 = none is."""
+        kept = self.kept.get(rank)
+        return kept[-1][0] if kept else -1
 
     def to_state(self) -> list[list[Any]]:
         """Return the state as JSON-serialisable values, for a snapshot."""

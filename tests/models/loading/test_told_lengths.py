@@ -72,3 +72,34 @@ def test_batches_that_are_not_told_and_a_lone_peer_tell_nothing() -> None:
     assert weigh_lengths(nothing, nothing, nothing, new, 0.5) is None
     assert weigh_lengths(one_peer, one_peer, one_peer, new, 0.5) is None
     assert weigh_lengths(one_peer[:0], one_peer[:0], one_peer[:0], new[:0], 0.5) is None
+
+
+@pytest.mark.parametrize("told", ["padded", "packed"])
+@pytest.mark.parametrize("seed", range(6))
+def test_lengths_that_cost_the_peers_nothing_free_no_slow_machine(told: str, seed: int) -> None:
+    """Padded batches tell their real tokens, packed ones the squares of their parts; computation hardly follows."""
+    random = np.random.default_rng(seed)
+    tokens, squares = batches(8, 8, seed)
+    squares[:, 0] *= 1.6
+    if told == "padded":
+        tokens[:, 0] *= 1.6
+    else:
+        tokens[:] = 16_000.0
+    seconds: FloatArray = np.asarray(random.normal(1.0, 0.02, tokens.shape))
+    seconds[:, 0] *= 1.3
+    found = weigh_lengths(tokens, squares, seconds, np.ones(8, dtype=bool), 0.3)
+
+    assert found is not None
+    assert not found.explain
+
+
+def test_few_batches_of_varying_lengths_tell_nothing_yet() -> None:
+    tokens, squares = batches(1, 8)
+    tokens[:, 0] *= 3.0
+    assert weigh_lengths(tokens, squares, np.full((1, 8), 1.0), np.ones(1, dtype=bool), 0.0) is None
+
+
+def test_lengths_below_one_are_none() -> None:
+    ones = np.ones((4, 4))
+    assert weigh_lengths(ones, ones * 0.0, ones, np.ones(4, dtype=bool), 0.0) is None
+    assert weigh_lengths(ones * 1e-300, ones, ones, np.ones(4, dtype=bool), 0.0) is None

@@ -15,7 +15,7 @@ from tocsin.pipeline.lab.testing import JobShape, MetricsScenario
 from tocsin.pipeline.runtime.embedded.engine import EmbeddedEngine, EngineConfig
 from tocsin.schemas.errors import SnapshotError
 
-SHAPE_OF_VERSION = (32, "9427dbce25512078")
+SHAPE_OF_VERSION = (33, "ae3bdcce1ade8f50")
 _JOB = re.compile(r"^pipeline/[^/]*/[^/]*/[^/]*/")
 
 
@@ -54,5 +54,5 @@ def test_whoever_changes_the_state_raises_its_version(parts: dict[str, bytes]) -
 def test_a_state_of_the_version_before_is_refused_by_name(parts: dict[str, bytes]) -> None:
     before = {name: data.replace(b'"version":%d' % STATE_VERSION, b'"version":15') for name, data in parts.items()}
 
-    with pytest.raises(SnapshotError, match=r"has version 15, this program reads version 32"):
+    with pytest.raises(SnapshotError, match=r"has version 15, this program reads version 33"):
         EmbeddedEngine(EngineConfig()).restore(before)

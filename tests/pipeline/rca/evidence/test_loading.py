@@ -129,3 +129,34 @@ def test_reports_without_times_or_without_peers_explain_nothing() -> None:
     assert tracker.weigh(9, range(4), 1.0, 0) is None
     steps_of(tracker, 3, dict.fromkeys(range(4), 0.5))
     assert tracker.weigh(0, (), 0.0, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "untold"), [("tokens", "sum_squared_lengths"), ("sum_squared_lengths", "tokens"), ("tokens", "step")]
+)
+def test_a_report_that_lacks_a_number_is_weighed_by_the_others(told: str, untold: str) -> None:
+    tracker = tracker_of()
+    for step in range(12):
+        for rank in range(4):
+            facts = {"step": step, "tokens": 800, "sum_squared_lengths": 80_000}
+            facts[told] *= 2 if rank == 0 else 1
+            says(tracker, step, rank, **{**facts, untold: None})
+        steps_of(tracker, step, {0: 0.8, 1: 0.4, 2: 0.4, 3: 0.4})
+    found = tracker.weigh(0, range(1, 4), 1.0, at_second(4))
+
+    assert found is not None
+    assert found.explain
+
+
+def test_reports_that_come_before_their_steps_ended_are_matched_all_the_same() -> None:
+    tracker = tracker_of()
+    for step in range(16):
+        for rank in range(4):
+            longer = 2 if rank == 0 else 1
+            says(tracker, step, rank, step=step, tokens=800 * longer, sum_squared_lengths=80_000 * longer)
+        if step >= 3:
+            steps_of(tracker, step - 3, {0: 0.8, 1: 0.4, 2: 0.4, 3: 0.4})
+    found = tracker.weigh(0, range(1, 4), 1.0, at_second(4))
+
+    assert found is not None
+    assert found.explain
