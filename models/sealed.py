@@ -47,6 +47,8 @@ def unseal(data: bytes, magic: bytes, newest: int) -> tuple[Mapping[str, Any], b
     found, version, length, digest = FIXED.unpack_from(data)
     if found != magic:
         refuse(ModelRefusal.MODEL_UNDECODABLE, f"it begins with {found!r}: must be {magic!r}")
+    if version < 1:
+        refuse(ModelRefusal.MODEL_UNDECODABLE, f"format {version}: must be 1 to {newest}")
     if version > newest:
         refuse(ModelRefusal.NEWER_FORMAT, f"format {version}: this program reads {newest} at most")
     end = FIXED.size + length

@@ -9,7 +9,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tocsin.models.lstm_vae import Limits, Lstm, LstmVae
@@ -70,6 +70,7 @@ def test_a_file_cut_short_anywhere_is_refused(length: int) -> None:
         decode_vae(WHOLE[:length])
 
 
+@example(place=5, bit=0)
 @given(place=st.integers(0, len(WHOLE) - 1), bit=st.integers(0, 7))
 def test_a_file_with_a_flipped_bit_anywhere_is_refused(place: int, bit: int) -> None:
     data = bytearray(WHOLE)
