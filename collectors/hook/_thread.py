@@ -81,14 +81,15 @@ class Reporter:
         """Run a round at each request or every quarter of a second, until stopped."""
         while not self._stop.is_set():
             try:
-                ready, _, _ = select.select([self._reply], [], [], TICK_SECONDS)
-                if ready:
+                poller = select.poll()  # a training process may have descriptors that select() refuses: above 1,023
+                poller.register(self._reply, select.POLLIN)
+                if poller.poll(1000 * TICK_SECONDS):
                     self._answer()
                 if not self._stop.is_set():
                     self._tick(time.monotonic_ns())
             except Exception as error:  # noqa: BLE001  # the one supervising loop: training must not notice
                 self._complain(error)
-                self._stop.wait(TICK_SECONDS)  # select itself may be what fails: no busy loop
+                self._stop.wait(TICK_SECONDS)  # poll itself may be what fails: no busy loop
 
     def _complain(self, error: Exception) -> None:
         """Print the first few exceptions to stderr."""

@@ -138,7 +138,9 @@ class Outbox:
 
     def wait(self, seconds: float) -> None:
         """Wait until woken, for at most ``seconds``."""
-        select.select([self._wakeup], [], [], max(0.0, seconds))
+        poller = select.poll()  # unlike select(), it takes descriptors above 1,023
+        poller.register(self._wakeup, select.POLLIN)
+        poller.poll(1000 * max(0.0, seconds))
         self.clear_nudges()
 
     def is_empty(self) -> bool:

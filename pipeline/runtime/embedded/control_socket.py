@@ -227,8 +227,9 @@ class _Connection(socketserver.StreamRequestHandler):
 
     def _client_left(self) -> bool:
         """Return whether the client has closed the connection."""
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        return bool(readable) and not self.connection.recv(1)
+        poller = select.poll()  # unlike select(), it takes descriptors above 1,023
+        poller.register(self.connection, select.POLLIN)
+        return bool(poller.poll(0)) and not self.connection.recv(1)
 
     def _send(self, answer: Message) -> None:
         self.wfile.write(json.dumps(answer).encode() + b"\n")

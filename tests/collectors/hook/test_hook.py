@@ -10,6 +10,7 @@ import pytest
 
 from tests.collectors.conftest import HookClock
 from tests.collectors.fakes import Agent, FakeGroup
+from tests.descriptors import many_open_files
 from tocsin.collectors import hook
 from tocsin.collectors.hook._lines import Communicator
 
@@ -291,6 +292,14 @@ def test_switched_off_nothing_is_sent(agent: Agent, monkeypatch: pytest.MonkeyPa
 
     assert hook.attach(loader=loader) is loader
     assert agent.drain() == []
+
+
+def test_a_process_with_many_open_files_is_heard(agent: Agent) -> None:
+    with many_open_files():
+        start(agent)
+        with hook.step(5), hook.phase("backward"):
+            agent.wait_for(lambda m: m["t"] == "beat" and m["phase"] == "backward")
+        hook.close()
 
 
 def test_beats_say_which_phase_lasts(agent: Agent) -> None:

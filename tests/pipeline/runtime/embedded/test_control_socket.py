@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.descriptors import many_open_files
 from tocsin.pipeline.runtime.embedded.control_socket import (
     MAX_LINE_BYTES,
     ControlClient,
@@ -157,3 +158,8 @@ def test_what_a_dead_engine_left_is_replaced_a_living_one_is_not(tmp_path: Path)
 def test_a_path_too_long_is_an_engine_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cannot listen"):
         ControlServer(tmp_path / ("x" * 120), {}).start()
+
+
+def test_an_engine_with_many_open_files_streams(path: Path) -> None:
+    with many_open_files():
+        assert [a["n"] for a in ControlClient(path).stream("count", to=3)] == [0, 1, 2]
