@@ -3,6 +3,9 @@
 A stamp of such a node says nothing about lateness. A node that is late in one stage cannot be told by this from its
 clock where all its stamps follow that stage: then nothing is said of lateness either. One stamp that comes when its
 peers' come shows that the clock is right.
+
+Stamps that are put back only take accusations away. A node that began before its peers may have done so on a right
+clock, and then it kept nobody waiting.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tocsin.models.startup.durations import NS, StageTable
-from tocsin.models.startup.stragglers import DEFAULT, StragglerConfig, sigma_seconds
+from tocsin.models.startup.stragglers import DEFAULT, Straggler, StragglerConfig, sigma_seconds, stragglers
 from tocsin.schemas.startup import Edge, StageMark
 
 NodeStamp = tuple[tuple[str, ...], str, int]
@@ -43,9 +46,10 @@ def clock_shifts(stamps: Iterable[NodeStamp], config: StragglerConfig = DEFAULT)
     """Return the nodes whose clock differs, in the order of their names; none of them has fewer than two stamps.
 
     A stamp stands out where its distance from the peers' median is above the floor of a straggler, and above six
-    standard deviations of the peers. Measured by the smallest distance of those that stand out, each other stamp must
-    then be at least half as far out on the same side, or within what the peers differ by: one that lies nearer shows
-    that the clock is right. One that is further out is of a stage in which the node is slow, too.
+    standard deviations of the peers. The smallest distance of those that stand out is the shift. Each other stamp must
+    then be as far out, within the floor or what the peers differ by, or further: one that lies nearer, or nearer to the
+    peers than to the shift, shows that the clock is right. One that is further out is of a stage in which the node is
+    slow, too, and has no part in the shift.
 
     Args:
         stamps: the first of a kind counts for a node; those without a node are left out.
@@ -69,14 +73,15 @@ def clock_shifts(stamps: Iterable[NodeStamp], config: StragglerConfig = DEFAULT)
 
 def _shift_of(distances: Sequence[tuple[float, float]], floor_seconds: float) -> float | None:
     """Return the shift that explains (distance from peers, spread of peers) of all stamps; None if none does."""
-    out = [distance for distance, spread in distances if abs(distance) > max(floor_seconds, spread)]
+    out = [one for one in distances if abs(one[0]) > max(floor_seconds, one[1])]
     if len(distances) < 2 or not out:
         return None
-    least = min(out, key=abs)
-    side = 1.0 if least > 0 else -1.0
-    if any(side * (least - distance) > max(abs(least) / 2, spread) for distance, spread in distances):
+    least, spread_of_least = min(out, key=lambda one: abs(one[0]))
+    side, near = (1.0 if least > 0 else -1.0), min(floor_seconds, abs(least) / 2)
+    if any(side * (least - distance) > max(near, spread) for distance, spread in distances):
         return None
-    return min(distances, key=lambda one: one[1])[0]  # where peers differ least it is known best
+    alike = [one for one in out if abs(one[0] - least) <= max(near, one[1], spread_of_least)]
+    return min(alike, key=lambda one: one[1])[0]  # where peers differ least it is known best
 
 
 def stamps_of_tables(tables: Iterable[StageTable]) -> Iterable[NodeStamp]:
@@ -86,6 +91,35 @@ def stamps_of_tables(tables: Iterable[StageTable]) -> Iterable[NodeStamp]:
             for edge, ts_ns in ((Edge.BEGIN, span.begin_ns), (Edge.END, span.end_ns)):
                 if ts_ns is not None:
                     yield (table.stage, table.start_kind, edge), span.node, ts_ns
+
+
+def late_by_both(
+    tables: Iterable[StageTable],
+    now_ns: int,
+    told: Iterable[StageTable],
+    told_now_ns: int,
+    config: StragglerConfig = DEFAULT,
+) -> list[Straggler]:
+    """Return the stragglers of stages put back that are late by the clocks of their stamps, too.
+
+    Args:
+        tables: stages on the peers' clock.
+        now_ns: until when they are known.
+        told: the same stages as their stamps tell them.
+        told_now_ns: until when those are known.
+        config: limits of a straggler.
+    """
+    late = {
+        (table.attempt, table.start_kind, table.stage, one.node)
+        for table in told
+        for one in stragglers(table, told_now_ns, config)
+    }
+    return [
+        one
+        for table in tables
+        for one in stragglers(table, now_ns, config)
+        if (table.attempt, table.start_kind, table.stage, one.node) in late
+    ]
 
 
 def put_back(marks: Iterable[StageMark], shifts: Iterable[ClockShift]) -> list[StageMark]:

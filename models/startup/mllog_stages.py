@@ -89,6 +89,7 @@ class LoggedStart:
         process_count: most processes that wrote one entry.
         tables: its stages.
         groups: stamps without names.
+        told: its stages as the stamps tell them, before those of shifted nodes are put back.
         shifts: nodes whose clock differs from their peers'.
     """
 
@@ -99,6 +100,7 @@ class LoggedStart:
     process_count: int
     tables: tuple[StageTable, ...]
     groups: tuple[StampGroup, ...]
+    told: tuple[StageTable, ...]
     shifts: tuple[ClockShift, ...] = ()
 
 
@@ -124,12 +126,13 @@ def logged_start(stamps: Sequence[NamedStamp], config: StragglerConfig = DEFAULT
     if not stamps:
         return None
     shifts = clock_shifts((((one.stamp.key,), one.node, one.stamp.ts_ns) for one in stamps), config)
-    stamps = _put_back(stamps, shifts)
-    by_key = {key: [one for one in stamps if one.stamp.key == key] for key in (*_GROUPS, RUN_STOP)}
+    shifted, told = frozenset(one.node for one in shifts), stamps
+    stamps = _put_back(told, shifts)
+    by_key = _by_key(stamps)
     first_ns, last_ns = (pick(one.stamp.ts_ns for one in stamps) for pick in (min, max))
     train_ns = min((one.stamp.ts_ns for one in by_key[RUN_START]), default=None)
-    marks = _marks(stamps, by_key, first_ns, train_ns, frozenset(one.node for one in shifts))
-    if not marks:
+    tables = tuple(stage_tables(_marks(stamps, first_ns, shifted)))
+    if not tables:
         return None
     names = (one.stamp.value for one in stamps if one.stamp.key == BENCHMARK)
     return LoggedStart(
@@ -138,34 +141,59 @@ def logged_start(stamps: Sequence[NamedStamp], config: StragglerConfig = DEFAULT
         last_ns,
         train_ns,
         max(len(by_key[key]) for key in _GROUPS),
-        tuple(stage_tables(marks)),
+        tables,
         tuple(_groups(by_key, first_ns, train_ns, config)),
+        tuple(stage_tables(_marks(told, _told_first(told, shifted, first_ns), shifted))) if shifts else tables,
         tuple(shifts),
     )
 
 
 def _put_back(stamps: Sequence[NamedStamp], shifts: Iterable[ClockShift]) -> list[NamedStamp]:
-    """Return entries with those of shifted nodes on their peers' clock."""
+    """Return entries with those of shifted nodes on their peers' clock.
+
+    A node that seems ahead may have been late. So where its first entry comes before those of all its peers, entries
+    with a key that nobody else wrote stay: they may tell when the start began, and when training did.
+    """
     shift_ns = {one.node: one.shift_ns for one in shifts}
+    alone = _alone(stamps)
+    peers_ns = min((one.stamp.ts_ns for one in stamps if one.node not in shift_ns), default=0)
+    stay = {one.node for one in stamps if one.stamp.ts_ns < peers_ns and shift_ns.get(one.node, 0) > 0}
     return [
         replace(one, stamp=replace(one.stamp, ts_ns=one.stamp.ts_ns - shift_ns[one.node]))
-        if one.node in shift_ns
+        if one.node in shift_ns and not (one.node in stay and one.stamp.key in alone)
         else one
         for one in stamps
     ]
 
 
-def _marks(
-    stamps: Iterable[NamedStamp],
-    by_key: dict[str, list[NamedStamp]],
-    first_ns: int,
-    train_ns: int | None,
-    shifted: frozenset[str],
-) -> list[StageMark]:
+def _told_first(told: Sequence[NamedStamp], shifted: frozenset[str], first_ns: int) -> int:
+    """Return the first entry by the clocks of the stamps; ``first_ns`` where one before its peers' shows none."""
+    alone = _alone(told)
+    peers_ns = min((one.stamp.ts_ns for one in told if one.node not in shifted), default=first_ns)
+    own_ns = min((one.stamp.ts_ns for one in told if one.node in shifted and one.stamp.key in alone), default=peers_ns)
+    return own_ns if own_ns < peers_ns else first_ns
+
+
+def _alone(stamps: Iterable[NamedStamp]) -> set[str]:
+    """Return the keys that one node wrote, and no other."""
+    writers: dict[str, set[str]] = {}
+    for one in stamps:
+        writers.setdefault(one.stamp.key, set()).add(one.node)
+    return {key for key, nodes in writers.items() if len(nodes) == 1}
+
+
+def _by_key(stamps: Iterable[NamedStamp]) -> dict[str, list[NamedStamp]]:
+    """Return the entries of each key that begins or ends a stage, or a run."""
+    return {key: [one for one in stamps if one.stamp.key == key] for key in (*_GROUPS, RUN_STOP)}
+
+
+def _marks(stamps: Sequence[NamedStamp], first_ns: int, shifted: frozenset[str]) -> list[StageMark]:
     """Return the begins and ends of all stages; without a node where a stage belongs to the whole job.
 
     Nodes that are ``shifted`` by their clock have no ``env_setup``, which begins with another node's stamp.
     """
+    by_key = _by_key(stamps)
+    train_ns = min((one.stamp.ts_ns for one in by_key[RUN_START]), default=None)
     starts, stops = [one for one in by_key[INIT_START] if _before(one, train_ns)], by_key[INIT_STOP]
     marks: list[StageMark] = []
     if starts:

@@ -169,16 +169,18 @@ class StartHistory:
             return None
         return SharedSlowness(table.stage, now, usual, len(past))
 
-    def add(self, tables: Iterable[StageTable], now_ns: int) -> None:
-        """Remember a start that is over."""
+    def add(self, tables: Iterable[StageTable], now_ns: int, late: Iterable[Straggler] | None = None) -> None:
+        """Remember a start that is over; ``late``: who was late in it, None: who is by its tables."""
+        named = None if late is None else {(one.node, one.stage) for one in late}
         for table in tables:
             if (middle := table.median_seconds) is not None:
                 self._medians[_kind_of(table)].append(middle)
-            slow = {one.node for one in stragglers(table, now_ns, self.config)}
+            found = {(one.node, one.stage) for one in stragglers(table, now_ns, self.config)}
+            slow = found if named is None else found & named
             for span in table.spans:
                 if span.node and span.seconds is not None:
                     last = self._slow.setdefault((span.node, table.stage), deque(maxlen=self.config.repeated_of_count))
-                    last.append(span.node in slow)
+                    last.append((span.node, table.stage) in slow)
 
     def repeated(self) -> list[tuple[str, str, int, int]]:
         """Return (node, stage, slow starts, starts looked at) of nodes that were slow again and again."""

@@ -14,6 +14,8 @@ from tests.cli.test_startup import T0_MS, _found, _recording
 from tests.models.startup.kit import NS, T0_NS, make_start
 from tests.schemas.formats.test_mllog import line_of
 from tocsin.cli.main import main
+from tocsin.cli.startup import judge, read
+from tocsin.pipeline.recording.limits import DEFAULT_LIMITS
 
 
 def _log(path: Path, ahead: float) -> Path:
@@ -109,3 +111,39 @@ def test_where_names_of_hosts_differ_from_the_topology_s_none_is_left_out(
 
     (start,) = _found(capsys, folder)["starts"]
     assert [one["name"] for one in start["stragglers"]] == ["n004"]
+
+
+def test_a_host_that_began_and_ended_before_its_peers_is_never_slow_again_and_again(tmp_path: Path) -> None:
+    """History names who was late in its starts, and such a host was in none."""
+    logs = []
+    for start in range(4):
+        lines = []
+        for key, kind, at in (("init_start", "INTERVAL_START", 40.0), ("init_stop", "INTERVAL_END", 60.0)):
+            for process in range(8):
+                sooner = (30.0 if key == "init_start" else 12.0) * (process == 5)
+                time_ms = T0_MS + start * 1_000_000 + round(1000 * (at - sooner + process / 10))
+                lines.append(line_of(f"{process}: ", time_ms=time_ms, key=key, event_type=kind))
+        log = tmp_path / f"{start}.txt"
+        log.write_text("".join(lines), encoding="utf-8")
+        logs.append(log)
+
+    judged = judge(read(logs, DEFAULT_LIMITS))
+    assert [one.late for one in judged.starts] == [()] * 4
+    assert judged.repeated == ()
+
+
+def test_eight_clocks_are_told_of_in_the_order_of_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = []
+    for key, kind, at in (("init_start", "INTERVAL_START", 9.0), ("init_stop", "INTERVAL_END", 70.0)):
+        for process in range(32):
+            time_ms = T0_MS + round(1000 * (at + process / 100 + 30 * (4 <= process < 14)))
+            lines.append(line_of(f"{process}: ", time_ms=time_ms, key=key, event_type=kind))
+    log = tmp_path / "log.txt"
+    log.write_text("".join(lines), encoding="utf-8")
+
+    (start,) = _found(capsys, log)["starts"]
+    told = [sentence.split()[4] for sentence in start["summary"].split(". ") if sentence.startswith("The clock")]
+    assert told == [str(process) for process in range(4, 12)]
+    assert "… 2 more clocks seem off. Nobody is late." in start["summary"]

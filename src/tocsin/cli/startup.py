@@ -12,7 +12,8 @@ from tocsin.cli.database import add_database_arguments
 from tocsin.cli.engine_reader import add_engine_arguments
 from tocsin.cli.limits import add_limit_arguments, read_limits_of
 from tocsin.cli.startup_starts import Start, has_entry, starts_of_logs, starts_of_recording
-from tocsin.models.startup.stragglers import StartHistory, stragglers
+from tocsin.models.startup.clocks import late_by_both
+from tocsin.models.startup.stragglers import StartHistory
 from tocsin.pipeline.recording.limits import ReadLimits
 from tocsin.schemas.errors import ConfigError
 from tocsin.schemas.printable import json_text
@@ -93,7 +94,7 @@ def judge(starts: Sequence[Start]) -> startup_text.Judged:
     found = []
     for start in starts:
         shared = [one for table in start.tables if (one := history.shared_slowness(table, start.now_ns)) is not None]
-        late = [one for table in start.tables for one in stragglers(table, start.now_ns)]
+        late = late_by_both(start.tables, start.now_ns, start.told, start.told_now_ns)
         found.append(startup_text.JudgedStart(start, tuple(late), tuple(shared)))
-        history.add(start.tables, start.now_ns)
+        history.add(start.tables, start.now_ns, late)
     return startup_text.Judged(tuple(found), tuple(history.repeated()))

@@ -36,6 +36,8 @@ class Start:
         train_ns: begin of training, None if it did not begin.
         now_ns: until when it is known.
         tables: its stages.
+        told: the same stages as the stamps tell them, before those of shifted nodes are put back.
+        told_now_ns: until when those are known.
         groups: stamps without names.
         gpu_counts: node -> number of GPUs; a node that is no key counts as 1.
         process_count: number of processes, or of GPUs, as far as known.
@@ -52,6 +54,8 @@ class Start:
     train_ns: int | None
     now_ns: int
     tables: tuple[StageTable, ...]
+    told: tuple[StageTable, ...]
+    told_now_ns: int
     groups: tuple[StampGroup, ...]
     gpu_counts: Mapping[str, int]
     process_count: int
@@ -164,6 +168,8 @@ def _start_of_logs(run: Sequence[_Log]) -> Start:
         found.train_ns,
         found.last_ns,
         found.tables,
+        found.told,
+        max(stamp.ts_ns for log in run for stamp in log.stamps),
         found.groups,
         {},
         count,
@@ -187,7 +193,8 @@ def starts_of_recording(folder: Path, limits: ReadLimits) -> list[Start]:
 def _start_of_attempt(read: RecordedStarts, attempt: int) -> Start:
     """Return the start of one attempt, on one clock."""
     told = [mark for mark in read.marks if mark.attempt == attempt]
-    shifts = tuple(clock_shifts(stamps_of_tables(stage_tables(told))))
+    told_tables = tuple(stage_tables(told))
+    shifts = tuple(clock_shifts(stamps_of_tables(told_tables)))
     marks = put_back(told, shifts)
     tables = tuple(stage_tables(marks))
     allocated: dict[str, int] = {}
@@ -209,6 +216,8 @@ def _start_of_attempt(read: RecordedStarts, attempt: int) -> Start:
         train_ns,
         now_ns,
         tables,
+        told_tables,
+        min([read.end_ns, *later]),
         (),
         gpus,
         sum(gpus.values()),

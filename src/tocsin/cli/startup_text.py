@@ -77,7 +77,15 @@ def sentences_of(judged: JudgedStart) -> list[str]:
     if len(judged.late) > MOST_NAMES:
         lines.append(f"… {len(judged.late) - MOST_NAMES} more are late.")
     lines += [late_text(group) for group in start.groups if group.late_count]
-    return [*(_clock_text(start.kind, one) for one in start.shifts), *(lines or ["Nobody is late."])]
+    clocks = [_clock_text(start.kind, one) for one in sorted(start.shifts, key=_order)[:MOST_NAMES]]
+    if len(start.shifts) > MOST_NAMES:
+        clocks.append(f"… {len(start.shifts) - MOST_NAMES} more clocks seem off.")
+    return [*clocks, *(lines or ["Nobody is late."])]
+
+
+def _order(shift: ClockShift) -> tuple[int, str]:
+    """Return the order of nodes: numbers by their size."""
+    return int(shift.node) if shift.node.isdecimal() else 0, shift.node
 
 
 def _clock_text(kind: str, shift: ClockShift) -> str:
@@ -86,7 +94,7 @@ def _clock_text(kind: str, shift: ClockShift) -> str:
     how, when = (("ahead", "later"), ("behind", "sooner"))[shift.seconds < 0]
     return (
         f"The clock of {kind} {plain(shift.node)} seems {size} {how}, or it began {size} {when}: all its stamps come "
-        f"{when} than its peers' by that. They are put back; only its own durations are compared."
+        f"{when} than its peers' by that or more. They are put back; only its own durations are compared."
     )
 
 
