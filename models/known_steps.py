@@ -1,6 +1,6 @@
 """What is known of some steps of a synchronous job whose ranks do not tell all numbers, or whose records are lost.
 
-An exception is told from the rule only where most of the rule is seen. So more than half is asked for throughout: a
+A median tells what is usual only where more than half of the values are known. So more than half is asked for: a
 rank counts where its numbers are known in more than half of the steps, a step where more than half of these ranks are
 known, and the job is judged by more than half of its ranks. A number that is missing stays NaN, is in no median, and
 adds nothing to a cause. A rank that is left out is neither slow nor fast: nobody is compared with it, and what the

@@ -41,8 +41,8 @@ class WeighedLengths:
     step_count: int
 
     @property
-    def explain(self) -> bool:
-        """Whether the larger part of the excess is the lengths', and what is left makes no job straggle."""
+    def is_explained(self) -> bool:
+        """Whether the lengths explain the excess: what they leave is below half of it and below a tenth of the time."""
         left = self.left_ratio - 1.0
         return left < _LEAST_LEFT_RATIO and left < _MOST_LEFT_SHARE * (self.own_ratio - 1.0)
 

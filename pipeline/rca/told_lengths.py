@@ -47,7 +47,7 @@ def without_long_data(graph: JobGraph, loading: LoadingTracker, forward: Sequenc
     def is_explained(slow: Anomaly) -> bool:
         rank, excess_ratio = int(slow.detail["rank"]), float(slow.detail["excess_ratio"])
         found = loading.weigh(rank, _peers_of(graph, loading, rank, hosts), excess_ratio, slow.start_ns)
-        return found is not None and found.explain
+        return found is not None and found.is_explained
 
     return [one for one in forward if not is_explained(one)] if loading.rows else list(forward)
 
@@ -70,7 +70,7 @@ def _weigh(
         for rank in detail["ranks"]
     }
     found = [(rank, weighed) for rank, weighed in told.items() if weighed is not None]
-    if not all(weighed.explain for _, weighed in found):
+    if not all(weighed.is_explained for _, weighed in found):
         return None
     return max(found, key=lambda one: one[1].own_ratio, default=None)
 

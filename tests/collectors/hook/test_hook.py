@@ -298,8 +298,10 @@ def test_a_process_with_many_open_files_is_heard(agent: Agent) -> None:
     with many_open_files():
         start(agent)
         with hook.step(5), hook.phase("backward"):
-            agent.wait_for(lambda m: m["t"] == "beat" and m["phase"] == "backward")
+            beat = agent.wait_for(lambda m: m["t"] == "beat" and m["phase"] == "backward")
         hook.close()
+
+    assert beat["step"] == 5
 
 
 def test_beats_say_which_phase_lasts(agent: Agent) -> None:

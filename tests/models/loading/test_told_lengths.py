@@ -29,7 +29,7 @@ def test_longer_data_explain_longer_passes(varies: bool) -> None:
     found = weighed(1.6, 1.0, varies=varies)
 
     assert found is not None
-    assert found.explain
+    assert found.is_explained
     assert found.left_ratio <= 1.05
 
 
@@ -38,7 +38,7 @@ def test_lengths_like_the_peers_explain_no_slow_machine(varies: bool) -> None:
     found = weighed(1.0, 1.6, varies=varies)
 
     assert found is not None
-    assert not found.explain
+    assert not found.is_explained
     assert found.left_ratio == pytest.approx(1.6, rel=0.06)
 
 
@@ -46,7 +46,7 @@ def test_a_slow_machine_with_longer_data_is_slow_where_the_peers_show_what_lengt
     found = weighed(1.6, 1.5, varies=True)
 
     assert found is not None
-    assert not found.explain
+    assert not found.is_explained
     assert found.left_ratio == pytest.approx(1.5, rel=0.06)
 
 
@@ -55,7 +55,7 @@ def test_a_small_excess_is_not_explained_by_equal_lengths() -> None:
     found = weighed(1.0, 1.08, varies=False, excess_ratio=0.08)
 
     assert found is not None
-    assert not found.explain
+    assert not found.is_explained
 
 
 def test_steps_before_the_onset_and_steps_without_the_excess_tell_nothing() -> None:
@@ -90,7 +90,7 @@ def test_lengths_that_cost_the_peers_nothing_free_no_slow_machine(told: str, see
     found = weigh_lengths(tokens, squares, seconds, np.ones(8, dtype=bool), 0.3)
 
     assert found is not None
-    assert not found.explain
+    assert not found.is_explained
 
 
 def test_few_batches_of_varying_lengths_tell_nothing_yet() -> None:

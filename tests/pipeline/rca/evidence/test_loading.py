@@ -118,7 +118,7 @@ def test_lengths_are_compared_with_the_times_of_the_same_steps(is_late: bool) ->
         assert found is not None
         assert (found.own_ratio, found.lengths_ratio, found.left_ratio) == pytest.approx((2.0, 2.0, 1.0))
         assert found.step_count >= 2
-        assert found.explain
+        assert found.is_explained
 
 
 def test_reports_without_times_or_without_peers_explain_nothing() -> None:
@@ -145,7 +145,7 @@ def test_a_report_that_lacks_a_number_is_weighed_by_the_others(told: str, untold
     found = tracker.weigh(0, range(1, 4), 1.0, at_second(4))
 
     assert found is not None
-    assert found.explain
+    assert found.is_explained
 
 
 def test_reports_that_come_before_their_steps_ended_are_matched_all_the_same() -> None:
@@ -159,4 +159,4 @@ def test_reports_that_come_before_their_steps_ended_are_matched_all_the_same() -
     found = tracker.weigh(0, range(1, 4), 1.0, at_second(4))
 
     assert found is not None
-    assert found.explain
+    assert found.is_explained
